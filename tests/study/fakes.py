@@ -128,7 +128,7 @@ class World:
             "per_text_masked": counts.tolist(),
         }
 
-    def has_head(self, model, max_length, methods=()):
+    def has_head(self, model, max_length, methods=(), setting=""):
         return not self.headless
 
     def advice(self, model, corpus, held_out, general, *, max_length):

@@ -15,7 +15,7 @@ from acclimate.base.bounds import MAX_SEED
 from acclimate.base.errors import UserError
 from acclimate.study.config import StudyConfig, section_types
 from acclimate.study.graph import plan
-from acclimate.study.inputs import StudyInputs
+from acclimate.study.inputs import StudyInputs, longest_text
 from acclimate.study.method_inputs import read_method, read_methods
 from acclimate.study.settings import TaskSpec
 from acclimate.study.summary import _limit_notes
@@ -426,3 +426,12 @@ def test_a_task_is_a_file_with_columns_of_any_name(folder):
         jobs[entry["path"]] = [job.key for job in of_kind(plan(inputs), "finetune")]
     first, second = jobs.values()
     assert first == second and first  # the columns are no settings of fine-tuning, the rows are the same
+
+
+def test_the_longest_text_is_named_by_its_setting():
+    for changes, expected in (
+        ({}, (128, "evaluate.max_length")),
+        ({"adapt": {"max_length": 256}}, (256, "adapt.max_length")),
+        ({"adapt": {"max_length": 32}, "evaluate": {"max_length": 64}}, (64, "evaluate.max_length")),
+    ):
+        assert longest_text(StudyConfig.of(changed(**changes)), {"max_length": 8}) == expected

@@ -137,7 +137,7 @@ def test_a_missing_folder_proposes_the_closest_name(tmp_path):
 def test_labels_that_are_tags_of_words_are_refused_and_the_hint_leads_on(tmp_path):
     tags = ["B-DRUG", "I-DRUG", "O", "O"]
     rows = [{"text": f"{tag}{number}", "label": tag} for number in range(30) for tag in tags]
-    with pytest.raises(UserError, match=r"are tags of words. Add a column 'sentence_id'"):
+    with pytest.raises(UserError, match=r"are tags of words, not classes.*a column 'sentence_id'"):
         load_task(rows)
     numbered = [{"word": row["text"], "tag": row["label"], "sentence_id": n // 4} for n, row in enumerate(rows)]
     assert load_task(numbered).task_kind == "entities"

@@ -160,10 +160,12 @@ def test_pairs_and_triplets(caplog):
 def test_columns_are_passages_only_if_their_values_can_be(tmp_path):
     """The hints of the message lead to a task."""
     rows = [{"id": n, "text": f"the waiter of day {n}", "answer": ("yes", "no")[n % 2]} for n in range(60)]
-    with pytest.raises(UserError, match=r"'answer' has 2 values for 60 of 'text'. If it is a label, give --label"):
+    with pytest.raises(
+        UserError, match=r"'answer' has 2 values of 1.0 words for 60 of 'text'. If it is a label, give"
+    ):
         load_task(rows)
     assert load_task(rows, label_column="answer").task_kind == "classification"
-    assert load_task([{**row, "answer": f"day {row['id'] // 3}"} for row in rows]).task_kind == "retrieval"
+    assert load_task([{**row, "answer": f"that was on day {row['id'] // 3}"} for row in rows]).task_kind == "retrieval"
     assert load_task({"train": rows, "test": rows}, task_kind="retrieval").task_kind == "retrieval"
     words = [{"Word": f"w{n}", "POS": f"{n}"} for n in range(60)]
     with pytest.raises(UserError, match="no column 'label'"):
@@ -211,8 +213,8 @@ def test_judgements_without_a_header_are_named(beir, tmp_path, caplog):
 
 
 @each(("row", "kind"), [
-    ({"text": "a {}", "text_pair": "b {}"}, "retrieval"),
-    ({"sentence1": "a {}", "sentence2": "b {}"}, "retrieval"),
+    ({"text": "a {}", "text_pair": "b is in {}"}, "retrieval"),
+    ({"sentence1": "a {}", "sentence2": "b is in {}"}, "retrieval"),
     ({"query": "a {}", "positive": "b {}", "negative": "c {}"}, "retrieval"),
     ({"text": "a {}", "text_pair": "b {}", "label": "yes"}, "classification"),
 ])  # fmt: skip

@@ -320,7 +320,7 @@ def test_what_is_inferred_and_drawn_is_reported(tmp_path, caplog):
         task = load_task(write_csv(tmp_path / "some_reviews.csv", REVIEWS), split_seed=7)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "The task 'some_reviews' has its text in 'review', label in 'sentiment'.",
+        "The task 'some_reviews' is classification: text in 'review', label in 'sentiment'.",
         "The task 'some_reviews' has no test split, so 12 test rows and 6 dev rows were drawn from its 60 train rows "
         "with the seed 7: every class in proportion, equal texts in one split.",
     ]
@@ -339,7 +339,7 @@ def test_what_is_inferred_and_drawn_is_reported(tmp_path, caplog):
     ("retrieval", {"query": "a {}", "passage": "b {}"}),
 ])  # fmt: skip
 def test_columns_that_are_not_used_are_named_with_their_count(kind, row, caplog):
-    rows = [json.loads(json.dumps(row).replace("{}", str(number % 8))) for number in range(48)]
+    rows = [json.loads(json.dumps(row).replace("{}", str(number % 12))) for number in range(48)]
     if kind == "regression":
         rows = [{**row, "label": row["label"] + number} for number, row in enumerate(rows)]
     if kind == "qa":
@@ -348,7 +348,7 @@ def test_columns_that_are_not_used_are_named_with_their_count(kind, row, caplog)
         one |= {"foo": "x", "meta": {"n": number}}
     warn_once.cache_clear()
     caplog.clear()
-    task = load_task({"train": rows, "test": [dict(row) for row in rows[8:]]}, name="t")
+    task = load_task({"train": rows, "test": [dict(row) for row in rows[12:]]}, name="t")
     assert task.task_kind == kind
     assert "Columns of the task 't' that are not used: 'foo' (5), 'meta' (5)." in caplog.text
 
@@ -360,7 +360,8 @@ def test_a_folder_with_usual_names_is_read_as_before(tmp_path, caplog):
     write_csv(tmp_path / "my_dev.csv", rows[:3])  # is not a name of a split
     task = load_task(tmp_path, name="t")
     assert task.fingerprint() == Task.of("t", rows[:40], rows[40:]).fingerprint()
-    assert not task.dev and not caplog.records
+    assert not task.dev and len(caplog.records) == 1
+    assert "The task 't' is classification: text in 'text', label in 'label'." in caplog.text
 
 
 def test_names_of_splits_are_guessed(tmp_path, caplog):

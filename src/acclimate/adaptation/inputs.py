@@ -197,17 +197,17 @@ def add_method_virtual_tokens(loaded: LanguageModel, method: Method, seed: int) 
     return len(virtual_ids(loaded.tokenizer))
 
 
-def check_length(loaded: LanguageModel, max_length: int) -> None:
-    """Check that the model can read texts of ``max_length`` tokens.
+def check_length(loaded: LanguageModel, max_length: int, name: str = "max-length") -> None:
+    """Check that the model can read texts of ``max_length`` tokens, which a message calls ``name``.
 
     Raises:
         UserError: If it has fewer positions, or the texts would be shorter than 8 tokens.
     """
     if max_length < 8:
-        raise UserError(f"max-length must be at least 8 tokens, not {max_length}.")
+        raise UserError(f"{name} must be at least 8 tokens, not {max_length}.")
     positions = longest_text(loaded.model)
     if positions is not None and max_length > positions:
-        raise UserError(f"max-length {max_length} is more than the {positions} positions of this model.")
+        raise UserError(f"{name} {max_length} is more than the {positions} positions of this model; lower it.")
 
 
 def check_masking(options: AdaptOptions, kind: ModelKind, strategy: Strategy) -> None:

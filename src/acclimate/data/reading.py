@@ -77,6 +77,15 @@ class LabelOptions:
             recorded=False,
         ),
     ] = None
+    passages: Annotated[
+        str | Path | None,
+        Option(
+            "Passages of a task whose rows name them by id, such as a click log: a table with id and text.",
+            DATA,
+            study=False,
+            recorded=False,
+        ),
+    ] = None
     strict: Annotated[
         bool,
         Option("Refuse a task with rows that cannot be used, which are left out.", DATA, study=False, recorded=False),

@@ -202,6 +202,7 @@ def load_task(
     split_seed: int = 0,
     encoding: str | None = None,
     task_kind: str | None = None,
+    passages: str | Path | None = None,
     strict: bool = False,
     merge_labels: bool = False,
     clean: str | Sequence[str] = (),
@@ -261,6 +262,7 @@ def load_task(
         split_seed: Random seed of splits that are drawn.
         encoding: Encoding of CSV and TSV files that are not UTF-8.
         task_kind: Name of the kind; by default the files and columns show it.
+        passages: Table of passages with id and text, for rows that name the passage of a query by its id.
         strict: Whether a row that cannot be used is an error. By default such rows are left out and counted, up to
             a fifth of a split.
         merge_labels: Whether labels that differ only in case, blanks or Unicode form, or by a typo, are one class.
@@ -283,6 +285,7 @@ def load_task(
         split_seed=split_seed,
         encoding=encoding,
         task_kind=task_kind,
+        passages=passages,
         strict=strict,
         merge_labels=merge_labels,
         clean=clean,
@@ -335,11 +338,10 @@ def open_source(source: Any) -> tuple[Any, str | None]:
 def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
     every = [TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()]
     fallback = next(kind for kind in every if kind.fallback)
-    kinds = (
-        [TASK_KINDS.lookup(options.task_kind)()]
-        if options.task_kind
-        else [kind for kind in every if not kind.fallback]
-    )
+    if options.passages is not None and options.task_kind not in (None, "retrieval"):
+        raise UserError(f"'passages' is for retrieval, not for {options.task_kind}; remove it.")
+    only = options.task_kind or ("retrieval" if options.passages is not None else None)
+    kinds = [TASK_KINDS.lookup(only)()] if only else [kind for kind in every if not kind.fallback]
     given, (source, column) = source, open_source(source)
     options = replace(options, text_column=column) if column else options
     path = source if isinstance(source, Path) else None
@@ -354,9 +356,7 @@ def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
         return _with_reading(task, options)
     tables = fallback.open_tables(source, name, options)
     joined = {split: replace(table, rows=join_columns(table.rows, options)) for split, table in tables.items()}
-    found = next(
-        (kind for kind in kinds if options.task_kind or kind.matches_table(joined["train"].rows, options)), fallback
-    )
+    found = next((kind for kind in kinds if only or kind.matches_table(joined["train"].rows, options)), fallback)
     check_fixed_texts(found, name, options.edits or joined["train"].rows is not tables["train"].rows)
     return _with_reading(found.read_tables(joined, name, options, path), options)
 

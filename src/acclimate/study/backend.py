@@ -56,7 +56,7 @@ def _probe(*args: Any, **options: Any) -> Any:
     return measure_probe(*args, **options)
 
 
-def _has_head(model: str, max_length: int, methods: Iterable[str] = ()) -> bool:
+def _has_head(model: str, max_length: int, methods: Iterable[str] = (), setting: str = "max_length") -> bool:
     from acclimate.adaptation.inputs import check_length
     from acclimate.adaptation.method import lookup
     from acclimate.models.loading import load_language_model
@@ -64,7 +64,7 @@ def _has_head(model: str, max_length: int, methods: Iterable[str] = ()) -> bool:
     loaded = load_language_model(model)
     for method in methods:
         lookup(method).check_kind(loaded.kind, model)
-    check_length(loaded, max_length)
+    check_length(loaded, max_length, setting)
     return not loaded.absent_head
 
 
@@ -82,9 +82,9 @@ class Backend:
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.
         probe: Same signature as :func:`acclimate.tasks.probing.measure_probe`.
-        has_head: Takes a model, a sequence length in tokens and names of methods; returns whether the model has a
-            language-model head. Raises UserError if the model cannot read sequences of that length, or a method does
-            not support it.
+        has_head: Takes a model, a sequence length in tokens, names of methods, and the setting that the length is in;
+            returns whether the model has a language-model head. Raises UserError if the model cannot read sequences
+            of that length, or a method does not support it.
         others: Functions for further kinds of jobs, by name of the kind, instead of those that they import.
     """
 

@@ -371,6 +371,7 @@ class StudyConfig(Strict):
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
             task.path = locate_text(task.path, folder)
             task.first = task.first and locate_text(task.first, folder)
+            task.passages = task.passages and locate_text(str(task.passages), folder)
         for entry in copy.entries:
             entry.resolve_paths(lambda path: locate_model(path, folder))
         copy.general = copy.general and [locate_source(source, folder) for source in copy.general]

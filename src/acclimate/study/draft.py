@@ -71,6 +71,8 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     here = Path.cwd()
     chosen = given(options)
     read = {key: chosen[key] for key in option_fields(ReadingOptions) if key in chosen} | adapt_reading(options)
+    if "passages" in read:
+        read["passages"] = locate_text(str(read["passages"]), here)
     texts = {name: [describe_source(source, here, options) for source in getattr(options, name)] for name in TEXTS}
     name = _name_domain(options.corpus[0])
     models = [locate_model(model, here) for model in options.model]

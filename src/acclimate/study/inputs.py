@@ -413,16 +413,18 @@ def _has_head(
 ) -> bool:
     try:
         names = [method.name for method in config.methods if method.label in methods]
-        return backend.has_head(model.path, longest_text(config, options), names)
+        length, key = longest_text(config, options)
+        return backend.has_head(model.path, length, names, key)
     except UserError as error:
         raise UserError(f"study: the model '{model.name}': {error}") from error
 
 
-def longest_text(config: StudyConfig, options: Mapping[str, Any]) -> int:
-    """Return the maximum sequence length, in tokens, that a language model of the study must be able to read."""
+def longest_text(config: StudyConfig, options: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the maximum length, in tokens, that a language model of the study must read, and the setting it is in."""
     shared = {**options, **config.adapt.given()}
     lengths = [{**shared, **method.adapt}.get("max_length") for method in config.methods if method.name != UNADAPTED]
-    return max(length or 0 for length in [config.evaluate.max_length, *lengths])
+    of_text = config.evaluate.max_length, "evaluate.max_length"
+    return max([of_text, *((length or 0, "adapt.max_length") for length in lengths)])
 
 
 def _read_domain(domain: DomainSpec, config: StudyConfig, reading: TextOptions) -> tuple[Corpus, Texts]:

@@ -246,6 +246,7 @@ if TYPE_CHECKING:
         split_seed: int | None
         encoding: str | None
         task_kind: str | None
+        passages: str | Path | None
         strict: bool | None
         merge_labels: bool | None
         clean: tuple[str, ...] | None

@@ -53,11 +53,16 @@ def draw_splits(
     together = f"all {items} of the same {group_name}, and equal texts," if groups else "equal texts"
     if not drawn["test"]:
         shortage = f"too few train {items} ({len(train)}) to draw one from"
+        classes = Counter(label for row in labels for label in row)
         if groups:
             shortage = f"its {len(groups)} {group_name}s are too few, or some have too many {items}, to draw one"
         elif (count := len(set(links))) < len(train):
             groups_of = f"its {len(train):,} train {items} form {count:,} group{'s' * (count > 1)} ({together})"
             shortage = f"{groups_of}, too few or too large to draw one from"
+        elif len(classes) > 1 and len(train) > 2 / TEST_SHARE:
+            most = max(classes.values())
+            shortage = f"none of its {len(classes):,} classes has more than {most} of {len(train):,} {items}, too few"
+            shortage += " to draw one of each from (are the labels numbers or texts?)"
         raise UserError(f"The task '{name}' has no test split, and {shortage}; add a test split.")
     moved = {place for places in drawn.values() for place in places}
     splits["train"] = [item for place, item in enumerate(train) if place not in moved]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from acclimate.base.errors import UserError, warn_once
@@ -31,6 +31,12 @@ def report_unused(name: str, rows: Iterable[Row], used: Collection[str | None]) 
     unused = {name: count for name, count in counts.items() if name not in used and name.lower() not in KNOWN_COLUMNS}
     if unused:
         warn_once(f"Columns of the task '{name}' that are not used: {list_unused(unused)}.")
+
+
+def report_kind(name: str, kind: str, columns: Mapping[str, str], hint: str = "") -> None:
+    """Say which kind a task is, and which of its parts is in which column, and perhaps a hint after a space."""
+    parts = ", ".join(f"{part} in '{column}'" for part, column in columns.items())
+    warn_once(f"The task '{name}' is {kind}: {parts}.{hint}")
 
 
 def fold_text(text: str) -> str:

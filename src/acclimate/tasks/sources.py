@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -32,20 +33,33 @@ from acclimate.data.rows import (
     read_rows,
 )
 from acclimate.tasks.groups import find_grouping
+from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.readers import (
     FORMATS,
     SPLITS,
     advise_conversion,
     find_saved_files,
     find_split_files,
+    report_kind,
     report_unused,
+)
+from acclimate.tasks.values import (
+    MIN_WORDS,
+    are_classes,
+    are_texts,
+    cells,
+    find_tags,
+    holds_content,
+    label_like,
+    mean_words,
+    tags_error,
 )
 
 COLUMNS = ("text", "label")
 """The columns that every row of a classification task has, unless others are given or inferred."""
 PAIR_NAMES = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2")),
-    *(("question", "sentence"), ("text_a", "text_b"), ("sentence_a", "sentence_b")),
+    *(("question", "sentence"), ("question", "context"), ("text_a", "text_b"), ("sentence_a", "sentence_b")),
 )
 LABEL_NAMES = (
     *("label", "labels", "sentiment", "class", "category", "target", "intent", "topic", "stance", "polarity"),
@@ -55,6 +69,10 @@ LABEL_NAMES = (
 SCORE_NAMES = ("score", "similarity", "similarity_score", "relatedness", "value")
 """Usual names of columns of numbers; other kinds of tasks ignore these columns."""
 ENDINGS = (*FORMATS, EXCEL)
+CONVERSATION_NAMES = {"messages", "conversations", "instruction", "chosen", "rejected", "completion"}
+"""Columns of conversations, instructions and preferences, in lower case."""
+FEW_ROWS = 20
+"""With fewer rows than this, values do not show that labels are no classes."""
 SPLIT_COLUMN = "split"
 OTHER_COLUMNS = ("document", "id")
 """Columns that are read where they exist."""
@@ -113,13 +131,14 @@ def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
 
 
 def select_columns(
-    tables: Tables, name: str, options: ReadingOptions, labels: Collection[str] = LABEL_NAMES
+    tables: Tables, name: str, kind: str, options: ReadingOptions, labels: Collection[str] = LABEL_NAMES
 ) -> Selected:
     """Return the rows of all splits, with the columns ``text``, ``label`` and perhaps ``text_pair``, and their groups.
 
     Args:
         tables: The rows as they were read.
         name: Name of the task, for messages.
+        kind: Its kind, for messages.
         options: The columns, where they are not to be inferred.
         labels: Usual names of the column of the labels.
 
@@ -128,7 +147,15 @@ def select_columns(
     """
     rows = tables["train"].rows
     names = column_names(rows)
-    chosen = choose_columns(names, options, name, rows[0][0], labels)
+    chosen = choose_columns(names, options, name, rows[0][0], labels, rows)
+    if options.label_column is None:
+        if tags := find_tags(rows):
+            raise tags_error(rows[0][0], f"the values of '{tags}'")
+        _check_label(chosen, rows)
+    parts = {part: chosen[part] for part in ("text", "text_pair", "label") if part in chosen}
+    is_single = chosen["text"] not in ("text", options.text_column) and "text_pair" not in chosen
+    hint = propose_join(chosen["text"], names) if is_single else ""
+    report_kind(name, kind, {part.replace("_", " "): column for part, column in parts.items()}, hint)
     texts = [chosen["text"], chosen.get("text_pair")]
     tables = {split: replace(table, rows=edit_rows(table.rows, texts, options)) for split, table in tables.items()}
     read = {split: tables[split].rows if split in tables else [] for split in SPLITS}
@@ -167,11 +194,17 @@ def _divide(table: Table, name: str) -> Tables:
 
 
 def choose_columns(
-    names: Collection[str], options: ReadingOptions, task: str, where: str, label_names: Collection[str] = LABEL_NAMES
+    names: Collection[str],
+    options: ReadingOptions,
+    task: str,
+    where: str,
+    label_names: Collection[str] = LABEL_NAMES,
+    rows: Sequence[Row] = (),
 ) -> dict[str, str]:
-    """Return the names of the columns ``text``, ``label`` and perhaps ``text_pair``; report those that are guessed.
+    """Return the names of the columns ``text``, ``label`` and perhaps ``text_pair``.
 
-    Columns with these very names are used. Otherwise a column with one of the usual names is, if there is exactly one.
+    Columns with these very names are used. Otherwise a column with one of the usual names is, if there is exactly one
+    of which the values fit; else the only column of which the values fit.
 
     Args:
         names: The columns of the train split.
@@ -179,6 +212,7 @@ def choose_columns(
         task: Name of the task, for messages.
         where: The location of the first row, for messages.
         label_names: Usual names of the column of the labels; without any, a label is read if its column is named.
+        rows: The rows of the train split; without any, names alone count.
 
     Raises:
         UserError: If a named column does not exist, or the choice is not clear.
@@ -193,7 +227,6 @@ def choose_columns(
     for column in ("text", "text_pair", "label"):
         if column in names and column not in chosen and column not in chosen.values():
             chosen[column] = column
-    guessed: dict[str, str] = {}
     lower = {name: name.lower() for name in names if name not in chosen.values()}
     if "text" not in chosen:
         pairs = [
@@ -205,32 +238,93 @@ def choose_columns(
         ]
         in_pairs = {name for pair in pairs for name in pair.values()}
         alone = [{"text": name} for name in lower if lower[name] in TEXT_NAMES and name not in in_pairs]
-        guessed |= _only([*pairs, *alone], "text", names, where)
+        fitting = [name for name in lower if lower[name] not in LABEL_NAMES and are_texts(cells(rows, name))]
+        chosen |= _only([*pairs, *alone], fitting, "text", names, where, rows)
     if "label" not in chosen and label_names:
-        labels = [{"label": name} for name in lower if lower[name] in label_names]
-        guessed |= _only(labels, "label", names, where)
-    if guessed:
-        found = ", ".join(f"{column.replace('_', ' ')} in '{name}'" for column, name in guessed.items())
-        is_single = "text" in guessed and "text_pair" not in {*guessed, *chosen}
-        hint = propose_join(guessed["text"], names) if is_single else ""
-        warn_once(f"The task '{task}' has its {found}.{hint}")
-    return chosen | guessed
+        left = [name for name in lower if name not in chosen.values()]
+        labels = [{"label": name} for name in left if lower[name] in label_names]
+        fitting = label_like(rows, left)
+        if not labels and (whole := next((name for name in fitting if lower[name] in SCORE_NAMES), None)):
+            raise UserError(
+                f"{where}: '{whole}' holds whole numbers, which can be classes or a scale. For classes, give "
+                f"--label-column {whole}; for a scale, --task-kind regression."
+            )
+        is_certain = not holds_content(rows, [name for name in left if name not in fitting])
+        chosen |= _only(labels, fitting, "label", names, where, rows, is_certain)
+    return chosen
 
 
-def _only(candidates: list[dict[str, str]], column: str, names: Collection[str], where: str) -> dict[str, str]:
-    """Return the only candidate for a column."""
-    if len(candidates) == 1:
+def _only(
+    usual: list[dict[str, str]],
+    fitting: Sequence[str],
+    column: str,
+    names: Collection[str],
+    where: str,
+    rows: Sequence[Row],
+    is_certain: bool = True,
+) -> dict[str, str]:
+    """Return the only candidate for a column.
+
+    Args:
+        usual: Columns with a usual name.
+        fitting: Columns of which the values fit.
+        column: What is chosen: ``text`` or ``label``.
+        names: All columns.
+        where: The location of the first row.
+        rows: The rows.
+        is_certain: Whether a column without a usual name may be chosen.
+    """
+    candidates = usual if usual else [{column: name} for name in fitting]
+    if len(candidates) > 1:
+        candidates = [one for one in candidates if one[column] in fitting] or candidates
+    if len(candidates) == 1 and (usual or is_certain):
         return candidates[0]
+    if tags := find_tags(rows):
+        raise tags_error(where, f"the values of '{tags}'")
     listed = ", ".join(list(names)[:20]) or "none"
     several = " or ".join(f"'{candidate[column]}'" for candidate in candidates)
     alone = column == "text" and len(candidates) > 1 and all(one.keys() == {"text"} for one in candidates)
     what = f"the {column} can be in {several}" if candidates else f"no column '{column}'"
     hint = f" Both are read by --text-column {','.join(one[column] for one in candidates)}." if alone else ""
-    if {"tokens", "words"} & {name.lower() for name in names}:
+    known = {name.lower() for name in names}
+    if {"tokens", "words"} & known:
         hint = " If the rows mark entities, tokens and tags must be lists of the same length."
+    if CONVERSATION_NAMES & known:
+        hint = " Conversations, instructions and preferences are text to adapt to (adapt --chat), not a task."
+    if mean_words(list(names)) > MIN_WORDS:
+        hint += " If the first row is no header, add one with the names of the columns."
+    elif candidates and column == "text":
+        hint += " The second text of a pair is named with --pair-column."
     raise UserError(
         f"{where}: {what}. The columns are: {listed}; name the right one with --{column}-column ({column}_column in "
         f"Python and study files).{hint}"
+    )
+
+
+def _check_label(chosen: Mapping[str, str], rows: Sequence[Row]) -> None:
+    """Check that a label that was found by its name does not hold texts.
+
+    Raises:
+        UserError: If it does; the message names the other readings.
+    """
+    text, label = chosen["text"], chosen["label"]
+    values = []
+    for value in cells(rows, label):
+        with suppress(RowError):
+            value = plain_value("", value)
+        values += value if isinstance(value, list) else [value]
+    if len(values) < FEW_ROWS or not are_texts(values) or 2 * len(set(map(str, values))) < len(values):
+        return
+    swapped = are_classes(cells(rows, text))
+    raise UserError(
+        f"{rows[0][0]}: '{label}' holds texts of {mean_words(values):.0f} words, most of them different, which are no "
+        + (
+            f"classes, and '{text}' holds classes: if they are exchanged, give --text-column {label} --label-column "
+            f"{text}."
+            if swapped
+            else f"classes. If they are to be found by '{text}', give --task-kind retrieval --text-column {text} "
+            f"--pair-column {label}; else name the column of the label with --label-column."
+        )
     )
 
 
@@ -351,7 +445,9 @@ def read_texts(rows: Sequence[Row], options: ReadingOptions) -> list[tuple[str, 
         UserError: If the columns cannot be determined.
     """
     names = column_names(rows)
-    chosen = choose_columns(names, replace(options, label_column=None), "data", rows[0][0], ())
+    chosen = choose_columns(names, replace(options, label_column=None), "data", rows[0][0], (), rows)
+    if chosen["text"] not in ("text", options.text_column):
+        warn_once(f"The data has its text in '{chosen['text']}'.{propose_join(chosen['text'], names)}")
     rows = edit_rows(list(rows), [chosen.get("text"), chosen.get("text_pair")], options)
     found: list[tuple[str, str | None] | None] = []
     for _, row in rows:

@@ -137,7 +137,7 @@ class World:
             lm_loss=self.lm_loss,
             others={"advice": _advice},
             probe=no_probe,
-            has_head=lambda model, max_length, methods=(): True,
+            has_head=lambda *given: True,
         )
 
 

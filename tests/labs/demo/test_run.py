@@ -72,7 +72,7 @@ def test_documents_that_contain_a_test_text_are_removed(data, tmp_path, monkeypa
     model.mkdir()
     (model / "config.json").write_text("{}")
     config = StudyConfig.of(make_study(model, data, seeds=1))
-    inputs, contamination = prepare(read_study(config, Backend(has_head=lambda path, max_length, methods: True)))
+    inputs, contamination = prepare(read_study(config, Backend(has_head=lambda *given: True)))
     (corpus,) = inputs.corpora.values()
     assert sorted(corpus) == texts
     (found,) = contamination.corpora

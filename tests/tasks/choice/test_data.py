@@ -131,7 +131,7 @@ def test_named_columns_and_other_kinds():
     made = [{"ask": row["question"], "options": row["choices"], "right": row["answer"]} for row in rows(20)]
     task = load_task({"train": made, "test": made[:2]}, task_kind="choice", text_column="ask", label_column="right")
     assert task.test == load_task({"train": rows(20), "test": rows(20)[:2]}).test
-    pairs = [{"question": f"q {n}", "answer": f"a {n}"} for n in range(30)]
+    pairs = [{"question": f"q {n}", "answer": f"that is number {n}"} for n in range(30)]
     assert load_task(pairs).task_kind == "retrieval"
     answers = {"text": ["a"], "answer_start": [0]}
     squad = [{"id": f"{n}", "context": "a b", "question": "q", "answers": answers} for n in range(4)]

@@ -99,10 +99,11 @@ class CheckpointJob(Job):
     @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> dict[str, ExternalModel]:
         """Return the checkpoints by label."""
-        length, found, problems = longest_text(config, read_options()["adapt"]), {}, Problems()
+        (length, key), found, problems = longest_text(config, read_options()["adapt"]), {}, Problems()
         for spec in config.sections.get("checkpoints", []):
             with problems.collect(f"study: the checkpoint '{spec.label}': "):
-                found[spec.label] = ExternalModel(Checkpoint.read(spec.path), backend.has_head(spec.path, length))
+                has_head = backend.has_head(spec.path, length, (), key)
+                found[spec.label] = ExternalModel(Checkpoint.read(spec.path), has_head)
         problems.check()
         return found
 

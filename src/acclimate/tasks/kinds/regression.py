@@ -27,7 +27,6 @@ from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
 from acclimate.tasks.kinds.classification.classifier import Classifier
 from acclimate.tasks.kinds.classification.data import check_columns, parse_row
-from acclimate.tasks.kinds.classification.labels import NUMBER
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.probing import NumberProbe, Probe
 from acclimate.tasks.readers import SPLITS
@@ -40,13 +39,10 @@ from acclimate.tasks.sources import (
     read_texts,
     select_columns,
 )
+from acclimate.tasks.values import LARGEST, are_scores, label_like, read_number
 
 STRATA, MIN_STRATUM = 10, 20
 """Splits are drawn from groups of rows with similar targets: at most this many, and about this many rows at least."""
-
-
-LARGEST = 1e18
-"""Largest absolute value of a target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +71,22 @@ class RegressionTask(Examples[NumberExample]):
     no_negative: ClassVar[str] = "has numbers as labels"
 
 
-def read_number(value: Any) -> float | None:
-    """Return a number, which may be text as in CSV; None for anything else, true and false included.
-
-    Numbers beyond :data:`LARGEST` are none: their squares overflow in single precision.
-    """
-    if isinstance(value, bool) or (isinstance(value, str) and (not NUMBER.fullmatch(value.strip()) or "," in value)):
-        return None
-    try:
-        found = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return found if abs(found) <= LARGEST else None
-
-
 def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
     """Return whether the labels of rows are numbers, at least one of them with a fraction.
 
     Up to half of them may be something else, as then reading the rows names the first of these; classes with a
     fraction are refused, too.
 
-    The column of the labels is the named one, ``label``, or the only one with a usual name.
+    The column of the labels is the named one, ``label``, the only one with a usual name, or the only one that can be.
     """
     names = column_names(rows)
     usual = [[name for name in names if name.lower() in known] for known in (LABEL_NAMES, SCORE_NAMES)]
     columns = (
         [options.label_column] if options.label_column else ["label"] if "label" in names else usual[0] or usual[1]
-    )
+    ) or label_like(rows, names)
     if len(columns) != 1:
         return False
-    numbers = [read_number(row.get(columns[0])) for _, row in rows]
-    found = [number for number in numbers if number is not None]
-    return 2 * len(found) >= len(numbers) and not all(number.is_integer() for number in found)
+    return are_scores([row.get(columns[0]) for _, row in rows])
 
 
 def build_task(name: str, selected: Selected, path: Path | None, split_seed: int) -> RegressionTask:
@@ -217,7 +197,7 @@ class Regression(TaskKind):
         self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None
     ) -> RegressionTask:
         """Read the task."""
-        selected = select_columns(tables, name, options, (*LABEL_NAMES, *SCORE_NAMES))
+        selected = select_columns(tables, name, self.name, options, (*LABEL_NAMES, *SCORE_NAMES))
         return build_task(name, selected, path, options.split_seed)
 
     def is_model_of(self, path: str | Path, task: RegressionTask) -> bool:

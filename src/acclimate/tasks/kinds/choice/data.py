@@ -20,7 +20,8 @@ from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.readers import SPLITS, fold_text, report_unused
-from acclimate.tasks.sources import Table, start_left_out
+from acclimate.tasks.sources import LABEL_NAMES, Table, start_left_out
+from acclimate.tasks.values import are_texts, cells
 
 QUESTION_NAMES = ("question", "question_stem", "query", "goal", "ctx", "sent2", "problem", "sentence", "premise")
 CONTEXT_NAMES = ("context", "passage", "article", "paragraph", "support", "sent1", "premise")
@@ -117,28 +118,34 @@ class Choices(NamedTuple):
     marks: list[str]
 
 
-def find_columns(names: Collection[str], options: ReadingOptions, unanswered: bool = False) -> Columns | None:
+def find_columns(rows: Sequence[Row], options: ReadingOptions, unanswered: bool = False) -> Columns | None:
     """Return the columns of a multiple-choice task; None if some are missing.
 
     Args:
-        names: The columns.
+        rows: Rows, of which the first ones show a question without a usual name.
         options: The columns that the user named: those of the question, its context and the answer.
         unanswered: Whether the answer may be missing.
     """
+    names = column_names(rows)
     lower = {re.sub("[ -]+", "_", name.lower()): name for name in reversed(list(names))}
 
     def usual(known: Iterable[str], given: str | None, taken: Collection[str | None] = ()) -> list[str]:
         return [given] if given else [lower[name] for name in known if name in lower and lower[name] not in taken]
 
     questions = usual(QUESTION_NAMES, options.text_column, (options.pair_column, options.label_column))
-    choices = _choice_columns(lower)
+    choices, guessed = _choice_columns(lower), None
+    if not choices and (guessed := _guess_lists(rows[:READ_ROWS])):
+        choices = guessed[:1]
+    if not questions and choices:
+        other = [name for name in names if name not in choices and are_texts(cells(rows[:READ_ROWS], name))]
+        questions = other if len(other) == 1 else []
     if not questions or not choices:
         return None
     taken = (questions[0], *choices)
     if choices[0] == lower.get(RIGHT_COLUMN):
         answers = [choices[0]]
     else:
-        answers = usual(ANSWER_NAMES, options.label_column, taken)
+        answers = usual(ANSWER_NAMES, options.label_column, taken) or list(guessed or ())[1:]
     contexts = usual(CONTEXT_NAMES, options.pair_column, (*taken, *answers))
     found = Columns(questions[0], contexts[0] if contexts else None, choices, tuple(answers))
     return found if answers or unanswered else None
@@ -166,14 +173,39 @@ def _choice_columns(lower: Mapping[str, str]) -> tuple[str, ...]:
     return next(((lower[name],) for name in CHOICES_NAMES if name in lower), ())
 
 
+def _guess_lists(rows: Sequence[Row]) -> tuple[str, str] | None:
+    """Return the only column of lists of texts, and a column that says which of them is correct, if there are any."""
+    names = column_names(rows)
+    lists = [name for name in names if sum(len(_texts_of(row.get(name))) > 1 for _, row in rows) > 0.8 * len(rows)]
+    if len(lists) != 1:
+        return None
+    every = [(row, Choices(_texts_of(row.get(lists[0])), [])) for _, row in rows]
+    for name in names:
+        for read in READINGS.values() if name.lower() in ANSWER_NAMES else (_by_letter, _by_text):
+            if sum(read(_value(row, name), choices) is not None for row, choices in every) > 0.8 * len(every):
+                return lists[0], name
+    return None
+
+
+def _texts_of(value: Any) -> list[str]:
+    return value if isinstance(value, list) and all(isinstance(text, str) for text in value) else []
+
+
 def holds_choices(rows: Sequence[Row], options: ReadingOptions) -> bool:
     """Return whether rows are those of a multiple-choice task: its columns, and answers that are among the choices.
 
     Up to half of the answers may be something else, as then reading the rows names the first of these.
     """
-    columns = find_columns(column_names(rows), options)
+    columns = find_columns(rows, options)
     if columns is None:
         return False
+    answer = columns.answers[0]
+    is_clear = len(columns.choices) > 1 or columns.choices[0].lower() in CHOICES_NAMES
+    if not (is_clear or options.label_column or answer.lower() in set(ANSWER_NAMES) - set(LABEL_NAMES)):
+        raise UserError(
+            f"{rows[0][0]}: '{columns.choices[0]}' can be choices with the correct one in '{answer}', or '{answer}' "
+            f"is a label. Give --task-kind choice, or --task-kind classification --label-column {answer}."
+        )
     parsed = LeftOut("").read("train", rows[:READ_ROWS], partial(_parse, columns))
     if not parsed or len(columns.choices) == 1:  # a column of lists can be nothing else
         return bool(parsed)
@@ -288,7 +320,7 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
     for column in (options.text_column, options.pair_column, options.label_column):
         if column is not None and column not in names:
             raise unknown_name_error(f"column of the task '{name}'", column, names)
-    columns = find_columns(names, options)
+    columns = find_columns(rows["train"], options)
     if columns is None:
         raise UserError(
             f"{rows['train'][0][0]}: multiple choice needs a column 'question', 'choices' with a list (or 'A', 'B', "
@@ -398,11 +430,11 @@ def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item |
     Raises:
         UserError: If the columns are not clear.
     """
-    columns = find_columns(names := column_names(rows), options, True)
+    columns = find_columns(rows, options, True)
     if columns is None:
         raise UserError(
             "Multiple choice needs a column 'question', and 'choices' with a list (or 'A', 'B', 'C' ... with one "
-            f"each); the columns are: {', '.join(names)}."
+            f"each); the columns are: {', '.join(column_names(rows))}."
         )
     rows = edit_rows(list(rows), (columns.question, columns.context, *columns.choices), options)
     found: list[Item | None] = []
@@ -417,7 +449,7 @@ def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item |
 
 def read_answers(rows: Sequence[Row], options: ReadingOptions) -> list[int | None] | None:
     """Return the position of the correct choice of each row, or None; None if there is no column of answers."""
-    columns = find_columns(column_names(rows), options)
+    columns = find_columns(rows, options)
     if columns is not None:
         used = (columns.question, columns.context, *columns.choices, *columns.answers)
         rows = edit_rows(list(rows), used, options)

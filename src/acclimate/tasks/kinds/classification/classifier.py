@@ -136,7 +136,8 @@ class Classification(TaskKind):
 
     def read_tables(self, tables: Tables, name: str, options: ReadingOptions, path: Path | None) -> Task:
         """Read the task."""
-        return build_task(name, select_columns(tables, name, options), path, options.split_seed, options.merge_labels)
+        selected = select_columns(tables, name, self.name, options)
+        return build_task(name, selected, path, options.split_seed, options.merge_labels)
 
     def is_model_of(self, path: str | Path, task: Task) -> bool:
         """Return whether a checkpoint is a classifier of the labels, in their order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -29,12 +28,11 @@ from acclimate.tasks.kinds.classification.labels import (
 )
 from acclimate.tasks.readers import SPLITS
 from acclimate.tasks.sources import COLUMNS, Selected
+from acclimate.tasks.values import are_tags, tags_error
 
 log = logging.getLogger(__name__)
 MIN_CLASSES_TO_WARN = 20
 """With more classes than this, and fewer than two train rows per class, a warning says so."""
-WORD_TAG = re.compile(r"(?P<prefix>[BI])[-_.:/](?P<type>.+)")
-"""Pattern of the tag of a word within an entity."""
 YAML_WORDS = ("no", "yes", "on", "off", "n", "y")
 
 
@@ -89,7 +87,8 @@ def build_task(
     left.report(read)
     if multi_label and not labels:
         raise UserError(f"No train row of the task '{name}' has a label.")
-    _refuse_tags_of_words(name, rows["train"][0][0], labels)
+    if are_tags([label for names in found["train"] for label in names]):
+        raise tags_error(rows["train"][0][0], f"the labels of the task '{name}' ({_preview_names(labels)})")
     if len(labels) < 2 and not multi_label:
         raise UserError(
             f"All train rows of the task '{name}' have the label '{labels[0]}'; a task needs at least two."
@@ -172,20 +171,6 @@ def _join_documents(examples: dict[str, list[Example]]) -> dict[str, list[Exampl
         None if example.group is example.document is None else name for example, name in zip(every, names, strict=True)
     )
     return {split: [replace(example, group=next(known)) for example in part] for split, part in examples.items()}
-
-
-def _refuse_tags_of_words(name: str, where: str, labels: Sequence[str]) -> None:
-    """Check that labels are not tags of words, in a table with a word per row."""
-    types: dict[str, set[str]] = {"B": set(), "I": set()}
-    for match in map(WORD_TAG.fullmatch, labels):
-        if match:
-            types[match["prefix"]].add(match["type"])
-    if "O" in labels and types["B"] & types["I"]:
-        raise UserError(
-            f"{where}: the labels of the task '{name}' ({_preview_names(labels)}) are tags of words. Add a column "
-            "'sentence_id' with the number of the sentence of each word, or give lists of tokens and tags; then the "
-            "task marks entities."
-        )
 
 
 def _warn_about_labels(name: str, labels: Sequence[str], train: Sequence[Labels]) -> None:

@@ -182,7 +182,10 @@ def build_task(
     sentences, scheme = read_sentences(name, kept, left)
     types = {split: {e.type for sentence in rows for e in sentence.entities} for split, rows in sentences.items()}
     if not types["train"]:
-        raise UserError(f"No train sentence of the task '{name}' has an entity, so there is nothing to learn.")
+        raise UserError(
+            f"No train sentence of the task '{name}' has an entity, so there is nothing to learn. If it has classes "
+            "instead, export them as CSV or JSON lines with a text and a label."
+        )
     later = sorted((types["dev"] | types["test"]) - types["train"])
     if later:
         log.warning("Types of the task '%s' that train does not have cannot be learned: %s.", name, ", ".join(later))

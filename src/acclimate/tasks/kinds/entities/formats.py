@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, product
@@ -34,8 +34,9 @@ from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.kinds.entities.data import Entity, RawSentence
 from acclimate.tasks.kinds.entities.offsets import convert_offsets
 from acclimate.tasks.kinds.entities.schemes import OUTSIDE, is_tag
-from acclimate.tasks.readers import SPLITS, report_unused
+from acclimate.tasks.readers import SPLITS, report_kind, report_unused
 from acclimate.tasks.sources import Table, match_splits, start_left_out
+from acclimate.tasks.values import are_classes, are_tags, are_texts, cells
 
 TOKEN_NAMES = ("tokens", "words", "token", "word", "sentence")
 SENTENCE_NAMES = ("sentence #", "sentence_id", "sentence_idx", "sentence_number", "sent_id", "sentence")
@@ -64,6 +65,8 @@ COLUMN_ENDINGS = (".conll", ".conll03", ".conll2003", ".iob", ".iob1", ".iob2", 
 OTHER_ENDINGS = (".txt", ".tsv")
 CHECKED = 100
 """Rows, or lines, that show the format."""
+MIN_DISTINCT_WORDS = 10
+"""A column with fewer different values is not taken for words."""
 DOCUMENT_START = "-DOCSTART-"
 NO_TAG = "without a tag for each word"
 
@@ -93,37 +96,94 @@ class Columns:
 def find_columns(rows: Sequence[Row], options: ReadingOptions) -> Columns | None:
     """Return the columns that hold tokens and tags, or a text and spans; None if there are none.
 
+    Columns with usual names are preferred; another column is used if it is the only one of which the values fit.
+
     Args:
         rows: Train rows.
         options: The columns that the user named.
     """
-    head = [row for _, row in rows[:CHECKED]]
-    names = list(dict.fromkeys(name for row in head for name in row))
-    if all(name in names for name in EXPORT) and isinstance(head[0].get("data"), Mapping):
+    head = rows[:CHECKED]
+    names = column_names(head)
+    if all(name in names for name in EXPORT) and any(isinstance(row.get("data"), Mapping) for _, row in head):
         return Columns("export", *EXPORT)
 
-    def candidates(given: str | None, usual: Sequence[str]) -> list[str]:
-        if given:
-            return [given]
-        return sorted((n for n in names if n.lower() in usual), key=lambda n: usual.index(n.lower()))
-
-    tags, texts = candidates(options.label_column, TAG_NAMES), candidates(options.text_column, TEXT_NAMES)
-    for words, marks in product(candidates(options.text_column, TOKEN_NAMES), tags):
-        if marks != words and any(_are_tags(row.get(words), row.get(marks)) for row in head):
-            return Columns("tags", words, marks)
-    for text, spans in product(texts, candidates(options.label_column, SPAN_NAMES)):
-        if text != spans and any(isinstance(row.get(text), str) and _are_spans(row.get(spans)) for row in head):
+    words = _candidates(head, options.text_column, (*TOKEN_NAMES, *TEXT_NAMES), _hold_words)
+    for text, marks in product(words, _candidates(head, options.label_column, TAG_NAMES, _hold_tags)):
+        are_lists = all(any(map(_list, cells(head, column))) for column in (text, marks))
+        if text == marks or not (are_lists or _hold_tags(cells(head, marks))):
+            continue
+        if any(_are_tags(row.get(text), row.get(marks)) for _, row in head):
+            return Columns("tags", text, marks)
+    texts = _candidates(head, options.text_column, TEXT_NAMES, are_texts)
+    spans_in = _candidates(head, options.label_column, SPAN_NAMES, lambda values: any(map(_are_spans, values)))
+    for text, spans in product(texts, spans_in):
+        if text != spans and any(isinstance(row.get(text), str) and _are_spans(row.get(spans)) for _, row in head):
             return Columns("spans", text, spans)
-    several = product(candidates(None, SENTENCE_NAMES), candidates(options.text_column, TOKEN_NAMES), tags)
-    for sentence, words, marks in several:
-        if len({sentence, words, marks}) == 3 and _are_single_tags([row.get(marks) for row in head]):
-            return Columns("words", words, marks, sentence)
+    return _find_word_rows(rows[: 10 * CHECKED], options)
+
+
+def _find_word_rows(rows: Sequence[Row], options: ReadingOptions) -> Columns | None:
+    """Return the columns of a word per row, its tag and the number of its sentence; None if there are none."""
+    names = column_names(rows)
+    numbers = [name for name in names if name.lower() in SENTENCE_NAMES]
+    if not numbers:
+        numbers = [name for name in names if _number_sentences(cells(rows, name))]
+        numbers = numbers if len(numbers) == 1 else []
+    words = _candidates(rows, options.text_column, TOKEN_NAMES, _are_single_words)
+    for sentence, word, marks in product(numbers, words, _candidates(rows, options.label_column, TAG_NAMES, are_tags)):
+        if len({sentence, word, marks}) == 3 and _are_single_tags(cells(rows, marks)):
+            return Columns("words", word, marks, sentence)
     return None
 
 
+def _candidates(
+    rows: Sequence[Row], given: str | None, usual: Sequence[str], fits: Callable[[list[Any]], bool]
+) -> list[str]:
+    """Return the named column; else those with usual names, and the only other one of which the values fit."""
+    if given:
+        return [given]
+    names = column_names(rows)
+    known = sorted((n for n in names if n.lower() in usual), key=lambda n: usual.index(n.lower()))
+    others = [n for n in names if n not in known and fits(cells(rows, n))]
+    if len(others) > 1:
+        others = [n for n in others if not are_classes(cells(rows, n))]
+    return known + (others if len(others) == 1 else [])
+
+
+def _hold_tags(values: Sequence[Any]) -> bool:
+    """Return whether values are several tags each, as a list or separated by blanks."""
+    several = list(map(_words, values))
+    return any(len(found) > 1 for found in several) and are_tags([tag for found in several for tag in found])
+
+
+def _hold_words(values: Sequence[Any]) -> bool:
+    """Return whether values are several words each, as a list or a text, and no tags."""
+    several = [_words(value) for value in values]
+    return any(len(found) > 1 for found in several) and not _hold_tags(values)
+
+
+def _are_single_words(values: Sequence[Any]) -> bool:
+    """Return whether values are single words, and neither numbers nor tags."""
+    one = sum(isinstance(value, str) and len(value.split()) == 1 for value in values)
+    letters = sum(any(map(str.isalpha, str(value))) for value in values)
+    are_many = len(set(map(str, values))) > MIN_DISTINCT_WORDS and 2 * letters > len(values)
+    return one > 0.9 * len(values) and are_many and not are_tags(values) and not _number_sentences(values)
+
+
+def _number_sentences(values: Sequence[Any]) -> bool:
+    """Return whether values mark consecutive rows, each value once, on all rows or the first."""
+    found = [key for key, _ in groupby(map(str, values))]
+    return len(set(found)) == len(found) and 1 < len(found) <= len(values) / 2
+
+
 def _are_single_tags(values: Sequence[Any]) -> bool:
-    given = [value for value in values if value not in (None, "")]
-    return bool(given) and all(isinstance(value, str) and is_tag(value.strip()) for value in given)
+    found = sum(isinstance(value, str) and is_tag(value.strip()) for value in values)
+    return found > 0 and found >= (1 - MAX_LEFT_OUT) * len(values)
+
+
+def _words(value: Any) -> list[Any]:
+    """Return a list, or the words of a text."""
+    return _list(value) or (value.split() if isinstance(value, str) else [])
 
 
 def _list(value: Any) -> list[Any]:
@@ -138,7 +198,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _are_tags(tokens: Any, tags: Any) -> bool:
-    words, marks = _list(tokens), _list(tags)
+    words, marks = _words(tokens), _words(tags)
     return len(words) == len(marks) > 0 and all(isinstance(w, str) for w in words) and _one_type(marks, (str, int))
 
 
@@ -185,10 +245,14 @@ def read_table(
             "text and a list of spans with start, end and label; name the columns with --text-column and "
             "--label-column."
         )
-    if (columns.text, columns.marks) not in (("tokens", "tags"), ("text", "spans"), EXPORT):
-        what = "words and tags" if columns.form in ("tags", "words") else "text and entities"
-        per_row = f", a word per row, and sentences in '{columns.sentence}'" if columns.sentence else ""
-        warn_once(f"The task '{name}' has its {what} in '{columns.text}' and '{columns.marks}'{per_row}.")
+    if columns.form == "export":
+        parts = {"text": "data", "entities": "annotations"}
+    elif columns.form == "spans":
+        parts = {"text": columns.text, "entities": columns.marks}
+    else:
+        numbers = {"a word per row, sentences": columns.sentence} if columns.sentence else {}
+        parts = {"words": columns.text, "tags": columns.marks, **numbers}
+    report_kind(name, "entities", parts)
     is_export = columns.form == "export"  # whose columns are within the data
     fields = {
         split: [
@@ -257,7 +321,7 @@ def _read_row(where: str, row: Mapping[str, Any], columns: Columns, skipped: Cou
             raise RowError(where, f"without '{column}'")
     if columns.form == "spans":
         return _read_spans(where, row[columns.text], row[columns.marks])
-    words, tags = _list(row[columns.text]), _list(row[columns.marks])
+    words, tags = _words(row[columns.text]), _words(row[columns.marks])
     if len(words) != len(tags):
         raise RowError(where, NO_TAG, f"{len(words)} words have {len(tags)} tags")
     for word, tag in zip(words, tags, strict=True):

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.editing import TextEdits
@@ -30,9 +30,19 @@ from acclimate.data.rows import (
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
-from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.readers import SPLITS, fold_text, report_unused
-from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, start_left_out
+from acclimate.tasks.groups import Grouping, find_grouping, group_text
+from acclimate.tasks.readers import SPLITS, fold_text, report_kind, report_unused
+from acclimate.tasks.sources import LABEL_NAMES, PAIR_NAMES, SCORE_NAMES, Table, read_tables, start_left_out
+from acclimate.tasks.values import (
+    MIN_DISTINCT,
+    MIN_ROWS,
+    MIN_WORDS,
+    are_texts,
+    cells,
+    label_like,
+    mean_words,
+    read_number,
+)
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
 POSITIVE = "pos"
@@ -55,11 +65,17 @@ NEGATIVE_NAMES = ("negative", "neg", "hard_negative")
 """Usual names of the columns of pairs and triplets, in lower case."""
 MARGIN = "margin"
 """Column of triplets: how much more relevant the passage is than the negative, in any unit."""
+CLICK_NAMES = ("clicks", "click", "clicked", "click_count", "num_clicks", "n_clicks", "purchases", "orders")
+GRADE_NAMES = (*CLICK_NAMES, "relevance", "relevance_score", "relevance_grade", "relevant", "grade", "judgement")
+"""Usual names of the column of grades of passages, in lower case; clicks on the same passage are added up."""
 CLEAR_NAMES = ("positive", POSITIVE, "passage", "document")
-MIN_PASSAGES = 1 / 3
-"""Least distinct passages per query, where other names of columns leave open whether they are labels."""
-NOT_OF_PAIRS = (*LABEL_NAMES, *SCORE_NAMES, "context", "answers", "choices", "options", "tokens", "spans", "entities")
+NOT_OF_PAIRS = ("context", "answers", "choices", "options", "tokens", "spans", "entities")
 """Columns that show that rows are of another kind."""
+MIN_QUERIES = 10
+"""Fewer queries with several rows each can be labels."""
+METADATA_NAMES = ("meta", "metadata")
+ID = re.compile(r"(.*[ _])?(passage|doc|document|product|item|article|page|corpus|url|result)[ _]?(id|url|key)?")
+"""Usual names of columns of ids of passages, in lower case."""
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
 JUDGEMENT_COLUMNS = ("query-id", "corpus-id")
 MAX_GRADE = 1_000_000
@@ -343,25 +359,32 @@ def usual_query(names: Collection[str]) -> str | None:
     return next((lower[name] for name in QUERY_NAMES if name in lower), None)
 
 
-def read_passages(rows: Iterable[Row]) -> dict[str, str]:
+def read_passages(rows: Iterable[Row], left: LeftOut) -> dict[str, str]:
     """Return passages by id: the column ``_id`` or ``id``, or one that ends in ``id``; else the number of the row.
 
     Args:
-        rows: Rows with a column ``text``, ``passage`` or ``document``, and perhaps a ``title``, which precedes it.
-
-    Raises:
-        UserError: If a row has no text, or an id is duplicated.
+        rows: Rows with a column ``text``, ``passage``, ``document`` or ``content``, and perhaps a ``title``, which
+            precedes it or is the whole text.
+        left: Takes rows without a text, or with the id of another row.
     """
     found: dict[str, str] = {}
-    for number, (where, row) in enumerate(rows, 1):
-        lower = {str(name).lower(): value for name, value in row.items()}
-        text = next((lower[name] for name in ("text", "passage", "document", "content") if lower.get(name)), None)
+
+    def read(numbered: tuple[int, Row]) -> None:
+        number, (where, row) = numbered
+        lower = {str(name).lower(): value for name, value in row.items() if not is_missing(value)}
+        names = [name for name in ("text", "passage", "document", "content", "body", "description") if name in lower]
+        texts = [lower[name] for name in ("title", *names[:1]) if name in lower]
         key = next((value for name, value in lower.items() if name in ("_id", "id") or name.endswith("_id")), number)
-        if not isinstance(text, str):
-            raise UserError(f"{where}: a passage needs a column 'text'; the columns are: {', '.join(row)}.")
+        if not texts or not all(isinstance(text, str) for text in texts):
+            what = f"a passage needs a column 'text'; the columns are: {', '.join(row)}"
+            raise RowError(where, "without a text", what)
         if str(key) in found:
-            raise UserError(f"{where}: the id '{key}' is duplicated; give each passage its own.")
-        found[str(key)] = ". ".join(filter(None, (lower.get("title"), text)))
+            raise RowError(where, "with the id of another row", f"the id is '{key}'")
+        check_characters(where, *texts)
+        found[str(key)] = ". ".join(texts)
+
+    left.read("passages", enumerate(rows, 1), read)
+    left.report({"passages": found})
     return found
 
 
@@ -392,77 +415,158 @@ def pair_columns(names: Collection[str], options: ReadingOptions) -> dict[str, s
 
 
 def holds_pairs(rows: Sequence[Row], options: ReadingOptions) -> bool:
-    """Return whether rows are pairs or triplets: a query, a passage and perhaps a negative, and nothing to predict."""
+    """Return whether rows are pairs or triplets: a query, a passage and perhaps a negative, and nothing to predict.
+
+    Raises:
+        UserError: If they are that or texts with a label, or clicks on passages without texts.
+    """
     names = column_names(rows)
-    other = options.label_column or any(name.lower() in NOT_OF_PAIRS for name in names)
-    return not other and pair_columns(names, options) is not None
+    lower = {name.lower(): name for name in names}
+    if options.label_column or set(NOT_OF_PAIRS) & set(lower):
+        return False
+    columns = pair_columns(names, options)
+    if columns is None:
+        _refuse_ids(rows, lower, options)
+        return False
+    query, passage = columns["query"], columns["passage"]
+    rest = [name for name in names if name not in columns.values()]
+    if any(_hold_parts(cells(rows, name)) for name in rest if name.lower() not in METADATA_NAMES):
+        return False
+    if any(name.lower() in GRADE_NAMES for name in rest):
+        return True
+    labels = [name for name in rest if name.lower() in (*LABEL_NAMES, *SCORE_NAMES)]
+    is_pair = (query.lower(), passage.lower()) in PAIR_NAMES
+    has_passages = passage.lower() in CLEAR_NAMES or are_texts(cells(rows, passage))
+    if labels and (is_pair or {"text", "label"} <= set(names) or not has_passages):
+        return False
+    if labels := labels or ([] if options.pair_column else label_like(rows, rest)):
+        second = f" --pair-column {passage}" if is_pair else ""
+        raise UserError(
+            f"{rows[0][0]}: '{query}' and '{passage}' can be queries and passages to find, or texts with a label in "
+            f"'{labels[0]}'. Give --task-kind retrieval, or --text-column {query}{second} --label-column {labels[0]}."
+        )
+    return True
+
+
+def _hold_parts(values: Sequence[Any]) -> bool:
+    """Return whether most values are lists or dictionaries, which another kind of task has."""
+    return 2 * sum(isinstance(value, list | Mapping) for value in values) > len(values)
+
+
+def _refuse_ids(rows: Sequence[Row], lower: Mapping[str, str], options: ReadingOptions) -> None:
+    """Raise a UserError if rows have a query, the id of a passage and its clicks or grade, without other texts."""
+    ids = [name for name in lower if ID.fullmatch(name) and not are_texts(cells(rows, lower[name]))]
+    grades = [name for name in lower if name in GRADE_NAMES]
+    is_log = grades or (len(lower) == 2 and usual_query([name for name in lower if name not in ids]))
+    if ids and is_log and not options.text_column:
+        raise UserError(
+            f"{rows[0][0]}: '{lower[ids[0]]}' looks like ids of passages, whose texts are missing. Give "
+            "these with --passages FILE, a table with the columns id and text; or name the column of a text to "
+            "classify with --text-column."
+        )
+
+
+class PairColumns(NamedTuple):
+    """The columns of pairs: by part, of the grade, and of the margin; and passages by id, if a column has ids."""
+
+    parts: Mapping[str, str]
+    grade: str | None
+    margin: str | None
+    passages: Mapping[str, str] | None
+
+
+class Pair(NamedTuple):
+    """A row of pairs: its cells, the query, passages with a grade, negatives, and perhaps a margin."""
+
+    cells: Mapping[str, Any]
+    query: str
+    passages: Sequence[str]
+    negatives: Sequence[str]
+    grade: float
+    margin: float | None
+
+
+def _choose_pairs(rows: Sequence[Row], options: ReadingOptions, passages: Mapping[str, str] | None) -> PairColumns:
+    """Return the columns of pairs.
+
+    Raises:
+        UserError: If they are not clear, or the values of a column are no passages.
+    """
+    names = column_names(rows)
+    if passages is None:
+        columns = pair_columns(names, options)
+    else:
+        shares = {name: _share_known(cells(rows, name), passages) for name in names}
+        key = options.pair_column or max(shares, key=shares.__getitem__)
+        if not shares.get(key):
+            raise UserError(
+                f"{rows[0][0]}: no column has ids of the passages; the columns are: {', '.join(names)}. Name it with "
+                "--pair-column."
+            )
+        usual = [name for name in names if name.lower() in (*QUERY_NAMES, "search_term", "search_query", "keyword")]
+        fitting = usual or [name for name in names if name != key and mean_words(cells(rows, name)) > 1]
+        query = options.text_column or (fitting[0] if len(fitting) == 1 else None)
+        columns = {"query": query, "passage": key} if query in names else None
+    if columns is None:
+        raise UserError(
+            f"{rows[0][0]}: pairs need a column of queries ({', '.join(QUERY_NAMES[:4])} ...) and one of passages "
+            f"({', '.join(PASSAGE_NAMES[:4])} ...); name them with --text-column and --pair-column."
+        )
+    if options.task_kind is None and options.pair_column is None and passages is None:
+        _check_passages(columns, rows)
+    rest = [name for name in names if name not in columns.values()]
+    usual = [name for name in rest if name.lower() in GRADE_NAMES] or [
+        name
+        for name in rest
+        if name.lower() in ("label", "score", "rating")
+        and all(isinstance(read_number(value), float) for value in cells(rows, name))
+    ]
+    grade = None if "negative" in columns else options.label_column or next(iter(usual), None)
+    return PairColumns(columns, grade, MARGIN if "negative" in columns else None, passages)
+
+
+def _share_known(values: Sequence[Any], passages: Mapping[str, str]) -> float:
+    return sum(group_text(value) in passages for value in values if not isinstance(value, list | Mapping))
 
 
 def read_pairs(
     tables: Mapping[str, Table], name: str, options: ReadingOptions, path: Path | None = None
 ) -> RetrievalTask:
-    """Read pairs or triplets; the documents are all passages and negatives.
+    """Read pairs or triplets, or clicks on passages, which are then named by ids.
 
-    Rows with the same query are one query with several relevant documents. A query whose text is a document has the id
-    of that document.
+    The documents are all passages and negatives, or those of the file of passages. Rows with the same query are one
+    query with several relevant documents. A query whose text is a document has the id of that document. Passages with
+    a grade of zero are not relevant.
 
     Raises:
-        UserError: If the columns are not clear, or a text cannot be used.
+        UserError: If the columns are not clear, or too many rows cannot be used.
     """
-    first, *_ = tables["train"].rows
-    names = column_names(tables["train"].rows)
-    columns = pair_columns(names, options)
-    if columns is None:
-        raise UserError(
-            f"{first[0]}: pairs need a column of queries ({', '.join(QUERY_NAMES[:4])} ...) and one of passages "
-            f"({', '.join(PASSAGE_NAMES[:4])} ...); name them with --text-column and --pair-column."
-        )
-    if options.task_kind is None and options.pair_column is None:
-        _check_passages(columns, tables["train"].rows)
-    if set(columns.values()) != {"query", "passage"}:
-        warn_once(
-            f"The task '{name}' is retrieval: "
-            + ", ".join(f"{part} in '{one}'" for part, one in columns.items())
-            + "."
-        )
-    edited = {split: edit_rows(table.rows, columns.values(), options) for split, table in tables.items()}
+    known = None
+    if options.passages is not None:
+        left = LeftOut(Path(options.passages).name, options.strict, what="file of passages")
+        tables_of = read_tables(options.passages, "passages", DEFAULT_READING)
+        left.errors["passages"] = [error for table in tables_of.values() for error in table.broken]
+        found = read_passages([row for table in tables_of.values() for row in table.rows], left)
+        known = {key: options.edits(text) for key, text in found.items()}
+    columns = _choose_pairs(tables["train"].rows, options, known)
+    graded = {"grade": columns.grade} if columns.grade else {}
+    report_kind(name, "retrieval", {**columns.parts, **graded})
+    texts_in = [column for part, column in columns.parts.items() if part != "passage" or known is None]
+    edited = {split: edit_rows(table.rows, texts_in, options) for split, table in tables.items()}
     tables = {split: replace(table, rows=edited[split]) for split, table in tables.items()}
     read = {split: table.rows for split, table in tables.items()}
-    grouping = find_grouping(name, read, options.group_column, columns.values())
-    margin = MARGIN if "negative" in columns else None
-    report_unused(name, chain(*read.values()), (*columns.values(), margin, grouping.column))
-    texts: dict[str, str] = {}  # id by text
+    taken = (*columns.parts.values(), columns.grade, columns.margin)
+    grouping = find_grouping(name, read, options.group_column, [one for one in taken if one])
+    report_unused(name, chain(*read.values()), (*taken, grouping.column))
+    texts = {text: key for key, text in (known or {}).items()}  # id by text
     left = start_left_out(tables, name, options)
     splits, rows = {}, {}
     for split in SPLITS:
-        found: dict[str, tuple[dict[str, Passage], list[str], list[tuple[str, str, float]]]] = {}
-        groups: dict[str, str | None] = {}
         rows[split] = left.read(split, tables[split].rows if split in tables else (), partial(_read_pair, columns))
-        for row, parts, margin_of in rows[split]:
-            for part in ("passage", "negative"):
-                if part in parts:
-                    texts.setdefault(parts[part], f"d{len(texts)}")
-            relevant, negatives, margins = found.setdefault(parts["query"], ({}, [], []))
-            groups.setdefault(parts["query"], grouping.of(row))
-            key = texts[parts["passage"]]
-            relevant[key] = Passage(key, parts["passage"])
-            negatives += [parts["negative"]] if "negative" in parts else []
-            if margin_of is not None:
-                margins.append((parts["passage"], parts["negative"], margin_of))
-        splits[split] = [
-            Query(
-                f"{split}-{number}",
-                query,
-                tuple(relevant.values()),
-                tuple(dict.fromkeys(negatives)),
-                tuple(margins),
-                group=groups[query] or min(passage.text for passage in relevant.values()),
-            )
-            for number, (query, (relevant, negatives, margins)) in enumerate(found.items())
-        ]
+        splits[split] = _join_pairs(split, rows[split], grouping, texts, columns)
     left.report(rows)
     what = grouping.name if grouping.column else "passage"
-    own = {"path": path, "documents": {key: text for text, key in texts.items()}}
+    own = {"path": path, "documents": known or {key: text for text, key in texts.items()}}
     task = RetrievalTask.divided(name, splits, options.split_seed, group_name=what, **own)
     named: dict[str, Any] = {
         split: [replace(query, id=texts.get(query.text, query.id)) for query in getattr(task, split)]
@@ -473,35 +577,90 @@ def read_pairs(
     return task
 
 
+def _join_pairs(
+    split: str, rows: Sequence[Pair], grouping: Grouping, texts: dict[str, str], columns: PairColumns
+) -> list[Query]:
+    """Return the queries of a split; texts that are new get an id."""
+    found: dict[str, list[Pair]] = {}
+    for pair in rows:
+        found.setdefault(pair.query, []).append(pair)
+        for text in (*pair.passages, *pair.negatives):
+            texts.setdefault(text, f"d{len(texts)}")
+    queries = []
+    adds_up = (columns.grade or "").lower() in CLICK_NAMES
+    for number, (query, pairs) in enumerate(found.items()):
+        grades: dict[str, float] = {}
+        for pair in pairs:
+            for text in pair.passages:
+                before = grades.get(text, 0.0)
+                grades[text] = before + pair.grade if adds_up else max(before, pair.grade)
+        relevant = tuple(Passage(texts[text], text, grade) for text, grade in grades.items() if grade > 0)
+        negatives = [text for pair in pairs for text in pair.negatives] + [t for t, g in grades.items() if g <= 0]
+        margins = [(pair.passages[0], pair.negatives[0], pair.margin) for pair in pairs if pair.margin is not None]
+        group = grouping.of(pairs[0].cells) or min((passage.text for passage in relevant), default=None)
+        if relevant:
+            made = relevant, tuple(dict.fromkeys(negatives)), tuple(margins)
+            queries.append(Query(f"{split}-{number}", query, *made, group=group))
+    if none := len(found) - len(queries):
+        warn_once(f"{none:,} {split} queries without a relevant passage are left out.")
+    return queries
+
+
 def _check_passages(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-    """Check that a column that is taken for passages by its name alone does not hold labels."""
+    """Check that a column that is taken for passages by its name does not hold labels or ids."""
     query, passage = columns["query"], columns["passage"]
-    queries, passages = ({str(row.get(column)) for _, row in rows} for column in (query, passage))
-    if passage.lower() not in CLEAR_NAMES and len(passages) < MIN_PASSAGES * len(queries):
+    if query.lower() == "anchor":  # of the names that libraries give to pairs
+        return
+    values = cells(rows, passage)
+    queries, passages = (len({str(value) for value in cells(rows, column)}) for column in (query, passage))
+    words, is_clear = mean_words(values), passage.lower() in CLEAR_NAMES
+    is_positive = passage.lower() in (POSITIVE, "positive") and query.lower() == "query"
+    if queries < MIN_QUERIES and MIN_ROWS * queries <= len(rows):
         raise UserError(
-            f"{rows[0][0]}: '{passage}' has {len(passages):,} values for {len(queries):,} of '{query}'. If it is a "
-            f"label, give --label-column {passage}; if it holds passages to find, give --task-kind retrieval."
+            f"{rows[0][0]}: '{query}' has {queries:,} values in {len(rows):,} rows. If it is a label, give "
+            f"--text-column {passage} --label-column {query}; if it holds queries, give --task-kind retrieval."
+        )
+    if words <= (MIN_WORDS if not is_clear else 1.5) or (passages < MIN_DISTINCT * queries and not is_positive):
+        ids = " if it has ids, give --passages FILE, a table with id and text;" if is_clear and words <= 1.5 else ""
+        raise UserError(
+            f"{rows[0][0]}: '{passage}' has {passages:,} values of {words:.1f} words for {queries:,} of '{query}'. If "
+            f"it is a label, give --label-column {passage};{ids} if it holds passages to find, give --task-kind "
+            "retrieval."
         )
 
 
-def _read_pair(columns: Mapping[str, str], row: Row) -> tuple[Mapping[str, Any], dict[str, str], float | None]:
-    """Return a row with its texts by part, and its margin.
+def _read_pair(columns: PairColumns, row: Row) -> Pair:
+    """Return the texts of a row, its grade and its margin.
 
     Raises:
         RowError: If one of them cannot be used.
     """
-    where, cells = row
-    parts = {part: check_text(where, cells.get(column), part) for part, column in columns.items()}
-    has_margin = "negative" in parts and not is_missing(cells.get(MARGIN))
-    return cells, parts, _read_margin(where, cells[MARGIN]) if has_margin else None
+    where, values = row
+    parts: dict[str, list[str]] = {"negative": []}
+    for part, column in columns.parts.items():
+        value = values.get(column)
+        if part == "passage" and columns.passages is not None:
+            key = "" if isinstance(value, list | Mapping) else group_text(value) or ""
+            if key not in columns.passages:
+                raise RowError(where, "with an unknown passage", f"there is no passage with the id '{key}'")
+            value = columns.passages[key]
+        several = value if isinstance(value, list) and value and part != "query" else [value]
+        parts[part] = [check_text(where, text, part) for text in several]
+    grade = 1.0
+    if columns.grade is not None:
+        grade = _read_finite(where, columns.grade, values.get(columns.grade))
+        if abs(grade) > MAX_GRADE:
+            raise RowError(where, f"whose {columns.grade} is no number", f"it is more than {MAX_GRADE:,}")
+    has_margin = columns.margin is not None and not is_missing(values.get(MARGIN))
+    margin = _read_finite(where, MARGIN, values[MARGIN]) if has_margin else None
+    return Pair(values, parts["query"][0], parts["passage"], parts["negative"], grade, margin)
 
 
-def _read_margin(where: str, value: Any) -> float:
+def _read_finite(where: str, column: str, value: Any) -> float:
     with suppress(TypeError, ValueError):
-        if math.isfinite(margin := float(value)):
-            return margin
-    what = f"'{MARGIN}' must be a number, the difference of two scores, not {value!r:.40}"
-    raise RowError(where, f"whose {MARGIN} is no number", what)
+        if math.isfinite(number := float(value)):
+            return number
+    raise RowError(where, f"whose {column} is no number", f"'{column}' must be a number, not {value!r:.40}")
 
 
 def training_rows(queries: Sequence[Query], every_negative: bool) -> list[dict[str, Any]]:
