@@ -145,7 +145,7 @@ def test_contamination_is_reported_and_the_text_stays(leaked, folder, tmp_path, 
         ("intent", "dev", 2, 1),
         ("intent", "test", 2, 1),
     ]
-    assert found["examples"][0]["task"] == "intent" and "digests" not in found
+    assert "examples" not in found and "digests" not in found
     assert all(LEAKED in documents for documents in corpora(world))
     page = markdown(results)
     assert "1 of the 2 test texts of intent, without labels" in page and "## Test texts in the corpus" in page
@@ -232,7 +232,6 @@ def test_texts_in_the_train_split_are_reported_and_stay(twice, folder, tmp_path,
     assert (intent["domain"], intent["train_of"], intent["documents"], intent["flagged"]) == ("cs", "intent", 2, 1)
     assert not intent["removed"] and "digests" not in intent
     assert [(row["split"], row["texts"], row["exact"]) for row in intent["texts"]] == [("dev", 2, 0), ("test", 2, 1)]
-    assert [(one["task"], one["split"], one["text"]) for one in intent["examples"]] == [("intent", "test", TWICE)]
     assert (aspect["train_of"], aspect["flagged"]) == ("aspect", 0)
     page = markdown(results)
     (said,) = (line for line in page.split("##")[0].splitlines() if "Train splits contain" in line)

@@ -16,6 +16,7 @@ from tests.study.fakes import World, distilling, of_kind, read
 
 WITHOUT_EFFECT = {"compile", "gradient_checkpointing", "save_every", "loader_workers", "overwrite", "report_to"}
 WITHOUT_EFFECT |= {"preset"}  # its values count
+WITHOUT_EFFECT |= {"clean", "mask_personal"}  # the texts are others
 SET_BY_STUDY = {
     "adapt": {"seed"},
     "floor": {"labels_per_class", "draws", "max_length"},

@@ -63,7 +63,7 @@ class Masks(World):
 @pytest.mark.needs("dga")
 def test_masked_texts_and_importances_reach_the_results(folder, tmp_path):
     methods = ["none", "mlm", "dga", {"name": "dga", "label": "dga 2", "contrast_weight": 0}]
-    values = study(folder, methods=methods)
+    values = study(folder, methods=methods, evaluate={"documents": 20, "masked_texts": 3})
     found = compare(values, tmp_path / "out", progress=False, backend=Masks().backend())
     first, second = found["masked"]
     assert {label: pieces[0]["replacement"] for label, pieces in first["maskings"].items()} == {

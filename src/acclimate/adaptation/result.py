@@ -38,7 +38,6 @@ from acclimate.parts.masking.preview import find_importance_store, preview_token
 from acclimate.results.adaptations import (
     AdaptationRow,
     Change,
-    MaskedSample,
     MaskedTexts,
     MaskedToken,
     read_curves,
@@ -151,7 +150,7 @@ class AdaptResult(Reported):
         return {"out": self.out, "method": self.method, **self.measured()}
 
     def as_results(self) -> StudyResults:
-        """Return the budget, the learning curves and the masked texts, as the results of a study."""
+        """Return the budget and the learning curves, as the results of a study; :attr:`masked` has texts."""
         model = str(self.parameters.get("model", ""))
         curves = read_curves(self.out / LOG_FILE)
         row = AdaptationRow(
@@ -169,7 +168,6 @@ class AdaptResult(Reported):
             mix=self.mix,
             general_curve=curves["general_curve"],
         )
-        masked = self.masked or {"masking": "", "texts": []}
         return StudyResults(
             name=self.out.name,
             title=f"Adaptation with {self.method}",
@@ -177,7 +175,6 @@ class AdaptResult(Reported):
             domains=["text"],
             methods=[MethodRow(label=self.method, name=self.method, parameters=self.parameters.get("settings") or {})],
             adaptations=[row],
-            masked=[MaskedSample(domain="text", maskings={masked["masking"]: one}) for one in masked["texts"]],
         )
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -152,6 +152,12 @@ class OperationAccount(Record):
             f"{self.tokens_in:,} {self.counted_by}"
         )
 
+    def without_texts(self) -> OperationAccount:
+        """Return the report with counts and numbers only; the file next to the text keeps all of it."""
+        notes = {name: _without_texts(value) for name, value in self.notes.items()}
+        read = {name: self.notes[name] for name in ("read",) if name in self.notes}
+        return replace(self, kept=[], dropped=[], notes={n: v for n, v in notes.items() if v is not None} | read)
+
     def public(self) -> dict[str, Any]:
         """Return the fields that may be published with a model: neither texts nor names of files."""
         shown = {"operation": self.name, "kind": self.kind, "counted_by": self.counted_by}
@@ -159,6 +165,16 @@ class OperationAccount(Record):
         settings = {name: value for name, value in self.settings.items() if not isinstance(value, str | list)}
         datasets = [name.removeprefix("hf:").split(":")[0] for name in self.sources if name.startswith("hf:")]
         return {**shown, "settings": settings, **{name: getattr(self, name) for name in names}, "datasets": datasets}
+
+
+def _without_texts(value: Any) -> Any:
+    """Return a value without the texts in it; None for a text, and for a list with one."""
+    if isinstance(value, Mapping):
+        made = {name: _without_texts(one) for name, one in value.items()}
+        return {name: one for name, one in made.items() if one is not None}
+    if isinstance(value, list | tuple):
+        return None if any(_without_texts(one) is None for one in value) else list(value)
+    return None if isinstance(value, str) else value
 
 
 class SelectionRow(Record):

@@ -420,16 +420,6 @@ class ContaminatedTexts(Record):
         return f"{self.groups_in_train:,} of {self.groups:,} {self.group_name}s" if self.groups else ""
 
 
-class ContaminationExample(Record):
-    """A dev or test text, and a document that contains it, both shortened; ``kind`` says how it was found."""
-
-    task: str
-    split: str
-    kind: str
-    text: str
-    document: str
-
-
 class ContaminationRow(Record):
     """Dev and test texts that were found in the corpus of a domain, or in a train split.
 
@@ -446,5 +436,4 @@ class ContaminationRow(Record):
     documents: int = 0
     flagged: int = 0
     texts: list[ContaminatedTexts] = field(default_factory=list)
-    examples: list[ContaminationExample] = field(default_factory=list)
     removed: bool = False

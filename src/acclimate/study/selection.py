@@ -105,12 +105,16 @@ def selection_results(
     texts: dict[tuple[str, str | None], Corpus] = {(domain, None): corpus for domain, corpus in corpora.items()}
     texts.update(selected.items())
     found = {place: find_accounts(corpus) for place, corpus in texts.items()}
-    rows = [SelectionRow(domain=place[0], method=place[1], accounts=own) for place, own in found.items() if own]
+    rows = [
+        SelectionRow(domain=place[0], method=place[1], accounts=[account.without_texts() for account in own])
+        for place, own in found.items()
+        if own
+    ]
     units = sorted({account.counted_by for row in rows for account in row.accounts})
     note = (
         f"Text to adapt to, selected from that of the domain and transformed; tokens are {' or '.join(units)}. The "
         "operations of a method replace those of its domain; the selection random is the control, with as many "
-        "tokens. results.json has examples of what was kept and dropped."
+        "tokens. `acclimate select` and `transform` show examples of what was kept and dropped."
     )
     lines = [
         [

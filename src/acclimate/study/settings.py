@@ -369,7 +369,8 @@ class EvaluateSettings(Strict):
         max_length: Maximum tokens per document that masked models read, or per window of causal models.
         instructions: Whether to measure how many instructions a causal model with a chat template follows.
         drift: Whether to measure representation drift on the general text.
-        masked_texts: Number of domain texts shown masked in the report; 0 shows none.
+        masked_texts: Number of domain texts shown masked in the report, and kept with the adaptations; usually none,
+            since all who get the report read them.
         quick: Whether linear models on frozen states are scored on the tasks, instead of fine-tuned models.
     """
 
@@ -380,4 +381,4 @@ class EvaluateSettings(Strict):
     instructions: bool = False
     drift: bool = False
     quick: bool = False
-    masked_texts: Annotated[Integer, Field(ge=0, le=1000)] = 3
+    masked_texts: Annotated[Integer, Field(ge=0, le=1000)] = 0

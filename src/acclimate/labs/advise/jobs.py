@@ -71,7 +71,8 @@ class AdviceJob(Job):
         try:
             general = None if self.general is None else self.general.texts
             found = measure(self.model.path, self.corpus, self.heldout.texts, general, max_length=self.max_length)
-            made = Advice(found=found)
+            words = {part: {**one, "examples": []} for part, one in found["fragmentation"].items()}
+            made = Advice(found={**found, "fragmentation": words})  # results hold no words of the user's texts
         except UserError as error:
             made = Advice(problem=str(error))
         print_message(f"{self.place.model}, {self.place.domain}, before training: {made.says}", context.progress)

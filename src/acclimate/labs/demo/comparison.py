@@ -144,7 +144,7 @@ def make_study(model: Path, data: DemoData, *, seeds: int) -> dict[str, Any]:
             "max_length": TASK_LENGTH,
         },
         "seeds": seeds,
-        "evaluate": {"documents": EVALUATION_DOCUMENTS, "max_length": ADAPT_LENGTH},
+        "evaluate": {"documents": EVALUATION_DOCUMENTS, "max_length": ADAPT_LENGTH, "masked_texts": 3},
     }
 
 

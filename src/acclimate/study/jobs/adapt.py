@@ -103,6 +103,7 @@ class AdaptJob(Job):
         heldout: Held-out text for the loss during training; None unless ``heldout_every`` is set.
         settings: Options of ``adapt``, defaults included.
         options: The explicit options, passed to ``adapt``.
+        previews: Whether the result keeps a few masked texts.
     """
 
     model: Model
@@ -113,6 +114,7 @@ class AdaptJob(Job):
     heldout: Texts | None = None
     settings: Mapping[str, Any]
     options: Mapping[str, Any] = field(compare=False)
+    previews: bool = field(default=False, compare=False)
 
     cost: ClassVar[float] = 10.0
     result_type: ClassVar[type[Record]] = Adaptation
@@ -159,7 +161,7 @@ class AdaptJob(Job):
         )
         return Adaptation(
             **{name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")},
-            masked=getattr(result, "masked", None) or None,
+            masked=(getattr(result, "masked", None) or None) if self.previews else None,
             preparation=getattr(result, "preparation", None) or None,
             broken=_read_problems(folder),
             mix=getattr(result, "mix", None) or None,
@@ -346,6 +348,7 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
         heldout=inputs.heldout[here[0]] if measures else None,
         settings=settings,
         options={**given, **({"method": {method.name: method.parameters}} if method.parameters else {})},
+        previews=config.evaluate.masked_texts > 0,
     )
 
 
