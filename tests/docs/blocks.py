@@ -20,6 +20,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from unittest.mock import patch
 
 import yaml
@@ -27,7 +28,7 @@ from typer.testing import CliRunner
 
 from acclimate.cli.main import app
 from acclimate.study.config import StudyConfig
-from tests.printed import check, printed
+from tests.printed import check, printed, run
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -98,9 +99,15 @@ def commands(block: Block) -> list[str]:
 class Runner:
     """Runs the blocks of one page in the current folder, which has the files that they name."""
 
-    def __init__(self, page: Path, module: types.ModuleType) -> None:
-        """Start a page, whose Python blocks share the names of ``module``."""
-        self.page, self.module, self.ran = page, module, 0
+    executed: ClassVar[set[tuple[str, str]]] = set()
+    """Commands that were printed and executed, on any page, each with the command that printed it."""
+
+    def __init__(self, page: Path, module: types.ModuleType, *, follows: bool = False) -> None:
+        """Start a page, whose Python blocks share the names of ``module``.
+
+        With ``follows`` the commands that a command prints are executed, too, once for each pair of commands.
+        """
+        self.page, self.module, self.ran, self.follows = page, module, 0, follows
 
     def run(self, block: Block) -> None:
         """Run a block, or check it if it is data."""
@@ -140,7 +147,7 @@ class Runner:
                 result = CliRunner().invoke(app, [*words[1:], *options], env=changed)
             if result.exit_code:
                 raise AssertionError(f"{command}: {result.exception}\n{result.output[-2000:]}") from result.exception
-            check(printed(result.output), SAMPLES)
+            self._follow(words, printed(result.output))
         elif words[:2] == ["pip", "install"]:
             check_extras(words[2:])
         elif words[0] == "make":
@@ -148,6 +155,16 @@ class Runner:
             assert set(words[1:]) <= set(targets), command
         else:
             raise AssertionError(f"'{words[0]}' is not run here; give the block '<!-- run: skip, REASON -->'")
+
+    def _follow(self, words: list[str], found: list[str]) -> None:
+        """Check the commands that a command has printed, and execute those of a kind that was not before."""
+        check(found, SAMPLES)
+        for command in found if self.follows else ():
+            given = shlex.split(command)
+            if (pair := (" ".join(words[1:3]), given[1])) not in self.executed:
+                self.executed.add(pair)
+                place = f"printed-{len(self.executed)}" + ".csv" * (given[1] == "predict")
+                run([command], SAMPLES, *(["--out", place] if "--out" in given else []))
 
     def _python(self, block: Block) -> None:
         """Run a block as the continuation of the page's module, whose source can be read like that of any other.
@@ -186,14 +203,14 @@ def check_extras(words: list[str]) -> None:
         assert set(name.split(",")) <= set(extras), name
 
 
-def run_page(page: Path, module: types.ModuleType) -> int:
-    """Run the blocks of a page; return how many ran.
+def run_page(page: Path, module: types.ModuleType, *, follows: bool = False) -> int:
+    """Run the blocks of a page, and the commands that these print; return how many blocks ran.
 
     Raises:
         AssertionError: If one fails; the message starts with page and line.
     """
     sys.modules[module.__name__] = module
-    runner = Runner(page, module)
+    runner = Runner(page, module, follows=follows)
     try:
         for block in blocks(page):
             if not block.skipped:

@@ -15,6 +15,7 @@ from acclimate.study.backend import Backend
 from acclimate.study.compare import prepare
 from acclimate.study.config import StudyConfig
 from acclimate.study.graph import read_study
+from tests.printed import check, printed, run
 
 ABOUT = {
     "key": "k",
@@ -105,3 +106,11 @@ def test_the_whole_demo_on_a_tiny_model(tmp_path, tiny_bert, monkeypatch):
     assert json.loads((tmp_path / "out" / "results.json").read_text())["name"] == "demo"
     assert {row["method"] for row in results["scores"]} == {"none", "lm"}
     assert {row["text"] for row in results["losses"] if row["difference"]} == {"domain", "general"}
+    found, text = (
+        printed((tmp_path / "out" / "report.html").read_text()),
+        str(tmp_path / "out" / "data" / "general.jsonl"),
+    )
+    assert any(command.startswith("acclimate compare ") for command in found)
+    check(found, {"TEXT": text})
+    for command in found:
+        run([command], {"TEXT": text}, *(["--max-length", "64"] if " advise " in command else []))
