@@ -112,5 +112,4 @@ def test_all_commands_of_a_study_run_as_they_are_printed(tmp_path, monkeypatch):
         own = ["--label-column", "queue"] if "--task TASK" in command else []
         named = {**SAMPLES, "TASK": "tickets.csv:body", "DATA": "tickets.csv"}
         more = [word for name, value in small.items() for word in ("--set", f"{name}={value}")] if fresh else []
-        read = ["--text-column", "body"] if "--data DATA" in command and "--text-column" not in command else []
-        run([command], named, *own, *more, *read)
+        run([command], named, *own, *more)

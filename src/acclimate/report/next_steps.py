@@ -70,9 +70,8 @@ def _predictions(study: _Study) -> Iterator[tuple[list[str], list[str]]]:
             for one in study.results.rows["kept"]
             if one is not row and all(one[name] == row[name] for name in ("model", "domain", "task"))
         ]
-        read = study.reading(row)
         words = [["--model", str(study.folder / one)] for one in (*others, row["folder"])]
-        data = ["--data", "DATA", *read, "--out"]
+        data = ["--data", "DATA", "--out"]
         both = ["predict", *itertools.chain(*words), *data, "compared.csv"] if others else []
         yield ["predict", *words[-1], *data, "predictions.csv"], both
 
@@ -122,15 +121,6 @@ class _Study:
         task = self._task(row)
         return ["--task", str(task.get("path", "TASK")), *option_words(ReadingOptions, task)]
 
-    def reading(self, row: Any) -> list[str]:
-        """Return how rows of the form of a task are read, as words of a command."""
-        task = self._task(row)
-        path, _, column = str(task.get("path", "")).rpartition(":")
-        named = {} if not path or path.startswith("hf") or "/" in column else {"text_column": column}
-        return option_words(
-            ReadingOptions, {**task, **named, "label_column": None, "split_seed": None, "strict": None}
-        )
-
     def recipe(self, row: ScoreRow) -> list[str]:
         """Return the settings of fine-tuning behind a score, with what a search found, as words of a command."""
         found = [one for one in self.results.searches if one.task == row.task and row.method in one.methods]
@@ -144,7 +134,7 @@ class _Study:
         unused = {*reading_names(), "model", "task", "select", "few_shot", "metric"}
         return option_words(FinetuneOptions, {name: settings[name] for name in settings.keys() - unused})
 
-    def _task(self, row: Any) -> dict[str, Any]:
+    def _task(self, row: ScoreRow) -> dict[str, Any]:
         for task in (task for entry in self._domains(row.domain) for task in entry.get("tasks") or []):
             if row.task in (task.get("name"), Path(task["path"]).name, Path(task["path"]).stem):
                 return dict(task)

@@ -14,11 +14,11 @@ from acclimate.adaptation.method import lookup
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import atomic_folder, write_json
 from acclimate.base.locks import with_output_lock
-from acclimate.base.options import build, option_fields, option_words, verb
+from acclimate.base.options import build, option_fields, verb
 from acclimate.base.progress import print_message
 from acclimate.base.records import Record, fingerprint, internal, read_record
 from acclimate.base.verbs import Next
-from acclimate.data.reading import LabelOptions, ReadingOptions, TextOptions, find_task, reading_words, text_words
+from acclimate.data.reading import LabelOptions, TextOptions, reading_words, text_words
 from acclimate.labs.auto.options import AutoOptions
 from acclimate.labs.auto.plan import BASE, CHEAPEST, Plan, afterwards, choose_entrants, make_plan, why_no_race
 from acclimate.labs.auto.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
@@ -254,10 +254,8 @@ def show_auto(result: AutoResult, options: AutoOptions) -> Iterator[Any]:
         return
     for row in result.kept:
         if (row.method == BASE) != result.holds:
-            column = find_task(options.task)[1] if isinstance(options.task, str | Path) else None
-            read = option_words(ReadingOptions, {"text_column": column, "pair_column": options.pair_column})
             model = check_auto_folder(options.out) / row.folder
-            yield Next(["predict", "--model", model, "--data", "DATA", *read, "--out", "predictions.csv"], "to use it")
+            yield Next(["predict", "--model", model, "--data", "DATA", "--out", "predictions.csv"], "to use it")
             return
     task = [*text_words("--task", options.task, "TASK", column=options.text_column), *reading_words(options)]
     yield Next(["finetune", "--model", result.model, *task, "--out", "finetuned"], "to train an end task")

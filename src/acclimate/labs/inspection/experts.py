@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from acclimate.base.errors import UserError, unknown_name_error
-from acclimate.base.files import check_report_file, write_json
+from acclimate.base.files import MANIFEST_FILE, check_report_file, read_json_object, write_json
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
 from acclimate.base.verbs import Next, show_report
@@ -69,8 +70,11 @@ def show_experts(report: Any, options: InspectExpertsOptions) -> Iterator[Any]:
         similarity = "" if row["similarity"] is None else f"similarity {row['similarity']:.3f}, "
         yield f"{row['expert']}: {similarity}{row['nats']:.3f} nats, {row['bits_per_byte']:.3f} bits per byte"
     yield from show_report(report, options)
-    models = [word for name in report["by_performance"] for word in ("--model", options.experts[name])]
-    yield Next(["merge", "--method", "ties", *models, "--out", "merged"], "to merge the best")
+    best = [options.experts[name] for name in report["by_performance"]]
+    made = read_json_object(Path(best[0]) / MANIFEST_FILE) or {}  # in a folder of an adapted model
+    models = [word for model in best for word in ("--model", model)]
+    base = ["--base", made.get("model", "MODEL")]
+    yield Next(["merge", "--method", "ties", *models, *base, "--out", "merged"], "to merge the best")
 
 
 def _best(rows: Sequence[Mapping[str, Any]], measure: str, count: int, lowest: bool = False) -> list[str]:
