@@ -128,6 +128,19 @@ def adapt(options: AdaptOptions) -> AdaptResult:
     return run.result
 
 
+def plan_run(options: AdaptOptions) -> Run:
+    """Read and check everything that an adaptation reads; return it as it is before the first step.
+
+    Raises:
+        UserError: As :func:`adapt`.
+    """
+    run = _open_run(options)
+    if not run.method.stages():
+        _load(run)
+        _read(run)
+    return run
+
+
 def adapt_and_push(options: AdaptCommand) -> AdaptResult:
     """Do what ``acclimate adapt`` does: adapt the model, and upload it if that is wanted."""
     if options.push_to_hub:

@@ -41,6 +41,7 @@ from acclimate.data.fields import (
     LENGTH,
     LENGTH_OF_CAUSAL,
     MASK_RATE,
+    DryRun,
     Length,
     Precision,
     Progress,
@@ -387,8 +388,8 @@ class PretrainOptions(TrainingOptions):
 @register_verb(
     "adapt",
     "acclimate.adaptation.adapt:adapt",
-    command="adapt_and_push",
-    show="show_adaptation",
+    command="acclimate.study.dry_runs:adapt_or_plan",
+    show="acclimate.study.dry_runs:show_adapted",
     example="acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
     page="docs/commands.md",
     section=TRAIN,
@@ -407,3 +408,4 @@ class AdaptCommand(AdaptOptions):
             "Upload the model to the Hugging Face Hub as USER/NAME at the end; a new repository is private.", OUTPUT
         ),
     ] = None
+    dry_run: DryRun = False

@@ -127,6 +127,9 @@ LENGTH = Option(
 )
 MaxLength = Annotated[Length, LENGTH]
 LENGTH_OF_CAUSAL = f"{CAUSAL.max_length:,} for causal models, or all positions of a model with fewer"
+DryRun = Annotated[
+    bool, Option("Train and write nothing; check the input, and print the steps and the estimated time.", OUTPUT)
+]
 Progress = Annotated[bool, Option("Show progress bars.", OUTPUT, cli=False, study=False, recorded=False)]
 TextColumn = Annotated[
     str,

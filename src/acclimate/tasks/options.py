@@ -29,7 +29,7 @@ from acclimate.base.bounds import (
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, defaults, option_fields, options
 from acclimate.base.registry import Published, fill_from_preset, preset_names
 from acclimate.base.verbs import TRAIN, register_verb
-from acclimate.data.fields import Precision, Progress, Seed
+from acclimate.data.fields import DryRun, Precision, Progress, Seed
 from acclimate.data.reading import ReadingOptions
 from acclimate.engine.options import Compile
 from acclimate.tasks import recipe
@@ -438,8 +438,8 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
 @register_verb(
     "finetune",
     "acclimate.tasks.finetune:finetune",
-    command="acclimate.tasks.seeds:finetune_seeds",
-    show="acclimate.tasks.seeds:show_finetuned",
+    command="acclimate.study.dry_runs:finetune_or_plan",
+    show="acclimate.study.dry_runs:show_tuned",
     example="acclimate finetune --model adapted/ --task ner/ --seeds 5 --out finetuned/",
     page="docs/data.md",
     section=TRAIN,
@@ -471,6 +471,7 @@ class FinetuneCommand(FinetuneOptions, ProbeSettings):
             DATA,
         ),
     ] = None
+    dry_run: DryRun = False
 
     @model_validator(mode="after")
     def check_probe(self) -> Any:

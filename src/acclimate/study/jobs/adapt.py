@@ -53,6 +53,8 @@ from acclimate.study.settings import UNADAPTED
 HEAD_OPTIONS = ("max_length", "precision", "head_tokens", "seed")
 """Options of ``adapt`` that affect the training of a missing head."""
 IMPORTANCE = "importance.json"
+GROUPED = ("seed", "learning_rate", "method")
+"""Options in which adaptations of one price may differ."""
 PILOT_METHOD, PILOT_DOCUMENTS, PILOT_HEAD_TOKENS = "lm", 2_000, 1_000
 """Method, documents, and tokens for a missing head of the adaptation that measures the speed of a machine."""
 
@@ -171,9 +173,10 @@ class AdaptJob(Job):
     @property
     def price_group(self) -> tuple[str | None, ...]:
         """The method, and the options that decide how fast a step is."""
-        named = {name: value for name, value in self._pilot_options.items() if name not in ("seed", "learning_rate")}
         method = PILOT_METHOD if self.is_shared_base else self.method
-        return (self.name, self.place.model, method, str(sorted(named.items(), key=lambda item: item[0])))
+        options = self._pilot_options | {"parameters": {} if method == PILOT_METHOD else self.parameters}
+        named = sorted((name, str(value)) for name, value in options.items() if name not in GROUPED)
+        return (self.name, self.place.model, method, str(named))
 
     @property
     def _pilot_options(self) -> dict[str, Any]:
