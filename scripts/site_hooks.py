@@ -32,6 +32,7 @@ from acclimate.labs.advise.methods import PURPOSES
 from acclimate.models.kinds import KINDS
 from acclimate.report import render
 from acclimate.report.tables import overview
+from acclimate.results.scores import HELPED
 from acclimate.results.study import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -279,6 +280,13 @@ def commands_page() -> str:
 # Results
 
 
+def _worth(results: StudyResults) -> tuple[int, float]:
+    """Return a sort key: first studies that show a gain on a task, the largest first, then others with scores."""
+    shown = [row.comparison for row in results.scores if row.comparison]
+    gain = max((entry.difference for entry in shown if entry.verdict == HELPED), default=0.0)
+    return (0 if gain else 1 if shown else 2), -gain
+
+
 def gallery_page() -> str:
     """Return the gallery of reports."""
     lines = [
@@ -287,7 +295,8 @@ def gallery_page() -> str:
         "What `acclimate compare` writes, for the studies under [results](README.md).",
         "",
     ]
-    for folder, results in studies().items():
+    shown = {folder: results for folder, results in studies().items() if results.scores or results.losses}
+    for folder, results in sorted(shown.items(), key=lambda pair: _worth(pair[1])):
         lines += [
             f"## {results.title}",
             "",

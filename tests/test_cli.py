@@ -75,7 +75,7 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
     )  # fmt: skip
     assert code == 0
     assert "dga, 2 steps" in out and re.search(
-        r"\nTraining loss in nats, mean of step 2: mlm \d.*; mean of step 1: mlm", out
+        r"\nTraining loss in nats: mlm \d.*, mean of step 1; mlm \d.*, mean of step 2", out
     )
     compared = f"--corpus {corpus} --task TASK --methods dga --out runs/compare"
     assert out.endswith(f"Next, to see whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")

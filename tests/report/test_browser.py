@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from acclimate.report import write_report
+from acclimate.report.next_steps import next_steps
 from acclimate.report.page import all_figures
 from tests.report.browser import Browser, chromium
 from tests.report.full import EVIL
@@ -69,6 +70,21 @@ def test_tables_fit_the_screen(browser, results, tmp_path):
     assert bottom < 844  # the first screen has the verdict and the start of the table
     browser.run(f"{TABLE}.closest('.table').querySelector('.tools input').click()")
     assert "95 % interval" in browser.run(seen)
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_commands_break_between_words_and_are_copied(browser, page, full, width):
+    browser.open(page, width)
+    broken = (
+        "[...document.querySelectorAll('.command span')].filter(e => e.getBoundingClientRect().height > "
+        "1.6 * parseFloat(getComputedStyle(e).lineHeight) && e.offsetWidth < .6 * e.closest('pre').clientWidth)"
+    )
+    assert (
+        browser.run("document.querySelectorAll('.command span').length") > 5 and browser.run(f"{broken}.length") == 0
+    )
+    browser.run("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    browser.run("document.querySelector('.command button').click()")
+    assert browser.run("window.copied") == next_steps(full, page.parent)[0].commands[0]
 
 
 def test_tables_are_copied(browser, page):

@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
+from matplotlib.figure import Figure
 
 from acclimate.labs.inspection.jobs import layer_drift, layer_drift_table
 from acclimate.report import render, summarize, write_report
 from acclimate.report.masked_text import masked_examples
 from acclimate.report.page import all_figures
-from acclimate.report.score_figures import forest_plot, reliability_diagram
+from acclimate.report.score_figures import forest_plot, reliability_diagram, tradeoff_plot
 from acclimate.report.training_figures import (
     curve_values,
     importance_heat_map,
@@ -22,6 +23,7 @@ from acclimate.report.training_figures import (
     stability_table,
 )
 from acclimate.results.adaptations import CurvePoint
+from acclimate.results.scores import Comparisons
 from acclimate.results.study import Failure, MethodRow
 from acclimate.study.jobs.distill import teacher_agreement, teacher_agreement_table
 from tests.report.full import EVIL, crowded, importance, monitored, parse, texts
@@ -85,6 +87,65 @@ def test_every_figure_can_be_focused_and_has_a_caption(full_page, full):
         assert f'<figure tabindex="0" aria-labelledby="figure-{figure.name}">' in full_page
         assert f'id="figure-{figure.name}">{figure.title}</h2>' in full_page
     assert full_page.count("<figcaption") == len(all_figures(full))
+
+
+def kept_figures(monkeypatch):
+    """A list to which each figure that is written is added."""
+    drawn, save = [], Figure.savefig
+
+    def keep(figure, *args, **more):
+        drawn.append(figure)
+        save(figure, *args, **more)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return drawn
+
+
+def outside(figures):
+    """Labels of axes that are longer than their axes (y), or that leave the figure or meet another label (x)."""
+    found = []
+    for figure in figures:
+        figure.draw_without_rendering()
+        shown = [axes for axes in figure.axes if axes.get_visible()]
+        for axes in shown:
+            label, box, own = axes.yaxis.label, axes.get_window_extent(), axes.xaxis.label.get_window_extent()
+            found += [label.get_text()] if label.get_window_extent().height > 1.02 * box.height else []
+            others = [other.xaxis.label for other in shown if other is not axes and other.get_xlabel()]
+            meets = axes.get_xlabel() and any(own.overlaps(other.get_window_extent()) for other in others)
+            found += [axes.get_xlabel()] if own.x0 < 0 or own.x1 > figure.bbox.width or meets else []
+    return found
+
+
+def test_labels_of_axes_are_inside_the_figure(results, monkeypatch):
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *args, **more: [drawn.append(figure), save(figure, *args, **more)]
+    )
+    names = dict(zip(("cs", "food"), ("positive_micro_f1", "accuracy_of_the_whole_answer"), strict=True))
+    mixed = [
+        replace(
+            row,
+            metric=names[row.domain],
+            summaries={names[row.domain]: row.summaries[row.metric]},
+            difference=row.comparison and Comparisons(seeds=[0], metrics={names[row.domain]: row.comparison}),
+        )
+        for row in results.scores
+    ]
+    for draw in (forest_plot, tradeoff_plot):
+        draw(replace(results, scores=mixed, baseline="a baseline with a long name " * 2))
+    assert len(drawn) == 2 and outside(drawn) == []
+
+
+@pytest.mark.slow
+def test_labels_of_all_figures_are_inside(full, results, monkeypatch):
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *args, **more: [drawn.append(figure), save(figure, *args, **more)]
+    )
+    for found in (full, crowded(results)):
+        for figure in all_figures(found):
+            figure.draw(found)
+    assert len(drawn) > 12 and outside(drawn) == []
 
 
 def test_figures_without_data_are_left_out(results):

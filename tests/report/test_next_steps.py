@@ -57,6 +57,9 @@ def test_each_outcome_has_steps(results):
     helped = check(results)
     assert helped[0].startswith("Use the model adapted with mlm") and "forgot some general text" in helped[1]
     (learn,) = check(with_verdicts(results, "not learned"))
+    same = with_verdicts(results, "no difference shown")
+    first, *others = check(replace(same, scores=[replace(row, collapsed=1) for row in same.scores]))
+    assert first == learn and not others, "as the first caveat says"
     assert learn.startswith("Fine-tuning has to work")
     (repeat,) = check(with_verdicts(results, "no verdict"))
     assert "variance" in repeat

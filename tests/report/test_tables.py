@@ -26,7 +26,7 @@ from acclimate.report.tables import overview, searches, tables
 from acclimate.report.text import MAIN_TABLES, _csv, escape_latex
 from acclimate.report.timing import preparation_time
 from acclimate.results.adaptations import AdaptationRow
-from acclimate.results.cells import signed
+from acclimate.results.cells import bracket_text, mean_entry, signed
 from acclimate.results.scores import VERDICTS, Comparisons, MetricSummary, SearchRow, TrialRow, verdict_word
 from acclimate.results.study import ReportTable, StageName, StudyResults
 from acclimate.study.summary import count_verdicts
@@ -168,8 +168,8 @@ def test_the_overview_has_gain_and_losses_side_by_side(results):
     rows = {(row["task"], row["method"]): row for row in texts(table)}
     mlm = rows["cs · intent", "mlm"]
     score = next(row for row in results.scores if (row.domain, row.method) == ("cs", "mlm"))
-    assert mlm["difference, points of macro-F1"] == f"{100 * score.comparison.difference:+.1f} helped"
-    assert rows["cs · intent", "none"]["difference, points of macro-F1"] == "baseline"
+    assert mlm["difference, points of macro-F1"] == bracket_text(score.comparison, 100) and mlm["verdict"] == "helped"
+    assert rows["cs · intent", "none"]["verdict"] == "baseline"
     for text in ("domain", "general"):
         loss = next(row for row in results.losses if (row.domain, row.method, row.text) == ("cs", "mlm", text))
         assert mlm[f"{text} loss"] == f"{signed(loss.percent)} %"
@@ -198,6 +198,10 @@ def test_tables_as_files(results, tmp_path):
     assert found == [getattr(score.comparison, name) for name in ("difference", "low", "high", "p", "p_holm")]
     row = next(row for row in rows if (row["method"], row["text"]) == ("mlm", "domain"))
     assert row["verdict"] == "helped" and float(row["difference"]) < 0  # a lower loss is better
+    paper, tex = tex.split(r"\end{table}")
+    assert paper.count(r" \\" + "\n") == 2 + len({row.method for row in results.scores}) and "± " not in paper
+    bold = mean_entry(score.summaries["macro_f1"]).text.replace("±", r"$\pm$")
+    assert f"mlm & \\textbf{{{bold}}} & " in paper and r"\caption{Scores of model in percent" in paper
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3 and "% Means over tasks\n" in tex
     assert tex.count(r" \\" + "\n") == sum(1 + len(t.rows) for t in map(lambda n: titled(results, n), MAIN_TABLES[:3]))
     assert not re.search(r"(?<![\\%])%(?! )", tex) and "−" not in tex

@@ -132,8 +132,8 @@ class AdaptResult(Reported):
             trained = [line for line in lines if "terms" in line]
             before = [line["step"] for line in trained[:-1]]
             steps = _name_steps(before[-1] + 1 if before else 1, self.steps)
-            first = f"; mean of {_name_steps(1, before[0])}: {_join(trained[0]['terms'])}" if before else ""
-            yield f"Training loss in nats, mean of {steps}: {_join(terms)}{first}"
+            first = f"{_join(trained[0]['terms'])}, mean of {_name_steps(1, before[0])}; " if before else ""
+            yield f"Training loss in nats: {first}{_join(terms)}, mean of {steps}"
         for key, name in (("heldout", "Held-out"), ("general", "General")):
             measured = [line for line in lines if key in line]
             if measured and not self.changes:

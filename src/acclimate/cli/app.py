@@ -30,7 +30,7 @@ def make_app() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         help=acclimate.__doc__,
-        epilog=make_epilog(FIRST, "docs/commands.md"),
+        epilog=make_epilog(FIRST, "acclimate COMMAND --help"),
     )
     app.callback()(_check_single_process)
     groups = {"": app}

@@ -28,6 +28,7 @@ from acclimate.base.options import (
 from acclimate.base.registry import parse_number
 from acclimate.base.settings_file import read_settings
 from acclimate.base.verbs import Verb
+from acclimate.base.version import DOCS_URL, docs_page
 from acclimate.cli.commands import Command
 from acclimate.cli.early import refuse_early
 
@@ -61,7 +62,11 @@ Json = Annotated[
 
 
 def make_epilog(example: str, page: str) -> str:
-    """Return the end of ``--help``: an example, and the page that says more; each a paragraph."""
+    """Return the end of ``--help``: an example, and what says more; each a paragraph."""
+    if page.startswith("docs/") and DOCS_URL:
+        page = docs_page(page.removeprefix("docs/").removesuffix(".md"))
+    elif page.endswith(".md"):
+        page += " in the repository"
     return f"Example: {example}\n\nMore: {page}"
 
 

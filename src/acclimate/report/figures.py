@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from functools import wraps
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from acclimate.results.study import StudyResults
@@ -27,6 +28,9 @@ COLUMNS = 2
 MARKERS = "osD^vPX*"
 """Markers, so that lines can be distinguished without colour."""
 LEGEND_LINE = 0.22  # inches
+MIN_LABEL = 12
+"""Characters to which the label of an axis is wrapped at most."""
+MARGIN = 0.6  # inches of a panel above and below its axes
 WIDTH = 6.0  # inches, which is 432 units: text stays readable when a phone scales the figure to 360 pixels
 
 
@@ -148,6 +152,22 @@ def new_figure(height: float) -> Figure:
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
+def wrap_labels(figure: Figure) -> None:
+    """Wrap labels of axes that are longer than their panel at spaces, without the time of a layout of the figure."""
+    taken = sum(one.get_window_extent().height for one in figure.legends)
+    for axes in figure.axes:
+        if (place := axes.get_subplotspec()) is None:
+            continue
+        lines, columns = place.get_gridspec().get_geometry()
+        width = 0.92 * figure.bbox.width / columns
+        height = (figure.bbox.height - taken) / lines - MARGIN * figure.dpi
+        for label, side, room in ((axes.xaxis.label, "width", width), (axes.yaxis.label, "height", height)):
+            text, letters = label.get_text(), len(label.get_text())
+            while getattr(label.get_window_extent(), side) > room and letters > MIN_LABEL:
+                letters -= 2
+                label.set_text(fill(text, letters, break_long_words=False))
+
+
 def svg(figure: Figure, name: str, title: str) -> str:
     """Return the figure as an SVG element that inherits colours and font from the page.
 
@@ -156,6 +176,7 @@ def svg(figure: Figure, name: str, title: str) -> str:
         name: Prefix of its element ids, unique on the page.
         title: Description for screen readers.
     """
+    wrap_labels(figure)
     buffer = io.StringIO()
     no_metadata: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)

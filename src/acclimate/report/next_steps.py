@@ -159,8 +159,10 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
     by_verdict: dict[str, list[tuple[ScoreRow, Comparison]]] = {}
     for row, entry in compared:
         by_verdict.setdefault(entry.verdict, []).append((row, entry))
-    if NOT_LEARNED in by_verdict:
-        yield _learn(study, [row for row, _ in by_verdict[NOT_LEARNED]])
+    missed = [row for row, _ in by_verdict.get(NOT_LEARNED, ())]
+    unlearned = missed + [row for row in results.scores if row.collapsed and row not in missed]
+    if unlearned:
+        yield _learn(study, unlearned)
     if WITHHELD in by_verdict:
         seeds = max((len(row.seeds) for row, _ in by_verdict[WITHHELD]), default=1)
         change = "adapt_seeds=3" if seeds > 1 else "seeds=3"
@@ -173,8 +175,8 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
     if wins := by_verdict.get(HELPED):
         yield _use(study, max(wins, key=lambda pair: pair[1].difference)[0])
         yield from _forgetting(results, study, {row.method for row, _ in wins})
-    elif by_verdict.get(NO_DIFFERENCE):
-        yield from _more_evidence(study, by_verdict[NO_DIFFERENCE])
+    elif ties := [pair for pair in by_verdict.get(NO_DIFFERENCE, ()) if pair[0] not in unlearned]:
+        yield from _more_evidence(study, ties)
     if by_verdict.get(HURT) and not by_verdict.get(HELPED):
         rate = study.setting("adapt", "learning_rate", LEARNING_RATE)
         methods = joined(list(dict.fromkeys(row.method for row, _ in by_verdict[HURT])))

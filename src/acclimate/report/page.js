@@ -19,7 +19,7 @@ for (const button of document.querySelectorAll("th button")) {
   });
 }
 
-const clean = cell => cell.textContent.trim().replaceAll("↕", "").replaceAll("−", "-").replace(/^–$/, "");
+const clean = cell => cell.textContent.trim().replaceAll("↕", "").replaceAll("\u00a0", " ").replaceAll("−", "-").replace(/^–$/, "");
 const rowsOf = table => {
   const group = table.dataset.group;
   const head = [...(group ? [group] : []), ...[...table.tHead.rows[0].cells].map(clean)];
@@ -47,8 +47,8 @@ const copy = async text => {
 };
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", async () => {
-    const name = button.textContent, table = button.closest(".table").querySelector("table");
-    await copy(formats[button.dataset.copy](rowsOf(table)));
+    const name = button.textContent, table = button.closest(".table")?.querySelector("table");
+    await copy(table ? formats[button.dataset.copy](rowsOf(table)) : button.previousElementSibling.textContent);
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = name; }, 1500);
   });

@@ -113,8 +113,8 @@ def _answers(results: StudyResults, answered: list[ScoreRow]) -> list[str]:
 
 
 def _loss_changes(results: StudyResults) -> list[str]:
-    """Say on which texts the loss of which methods fell and rose, in a sentence each; of at most two methods."""
-    if len({(row.model, row.domain) for row in results.losses}) > 1 or len({row.method for row in results.losses}) > 2:
+    """Say on which texts the loss of which methods fell and rose, in a sentence each; of a single method."""
+    if len({(row.model, row.domain, row.method) for row in results.losses}) > 1:
         return []
     sentences = []
     for word, verdict in (("fell", HELPED), ("rose", HURT)):

@@ -22,6 +22,7 @@ from acclimate.results.cells import (
     DASH,
     Entry,
     Table,
+    bracket_text,
     count_entry,
     interval_entry,
     joined,
@@ -36,14 +37,12 @@ from acclimate.results.scores import (
     HELPED,
     HURT,
     NO_DIFFERENCE,
-    NOT_LEARNED,
     ContaminatedTexts,
     Interval,
     LossRow,
     MeanRow,
     ScoreRow,
     VerdictCount,
-    verdict_word,
 )
 from acclimate.results.study import StudyResults
 
@@ -72,20 +71,18 @@ def overview(results: StudyResults) -> Table:
     rows: list[ScoreRow | LossRow] = [*results.scores, *(row for key, row in alone.items() if key[:3] not in scored)]
     metrics = {metric_name(row.metric) for row in results.scores}
     unit = f"difference, points of {metrics.pop()}" if len(metrics) == 1 else "difference, percentage points"
-    names = ["task", "method", unit, "95 % interval", "score", "domain loss", "general loss"]
+    names = ["task", "method", "verdict", unit, "score", "domain loss", "general loss"]
     note = (
-        f"Differences are to the baseline ({results.baseline}). Losses on held-out text change by the percentage "
-        "shown: lower is better, and a higher loss on general text is forgetting."
+        f"Differences are to the baseline ({results.baseline}), with 95 % intervals. Losses on held-out text change "
+        "by the percentage shown: lower is better, and a higher loss on general text is forgetting."
     )
-    table = Table("Overview", note, names, minor=names[3:5], grouped=True)
+    table = Table("Overview", note, names, minor=names[4:6] if results.scores else (), grouped=True)
     for row in rows:
         cells = [Entry(place_with_measure(results, row)), Entry(row.method), DASH, DASH, DASH]
         if isinstance(row, ScoreRow):
             cells[4] = mean_entry(row.summaries[row.metric])
             if entry := row.comparison:
-                word = verdict_word(entry)
-                text = f"{signed(100 * entry.difference)} {word}" if entry.verdict != NOT_LEARNED else word
-                cells[2:4] = [Entry(text, entry.difference, entry.verdict), interval_entry(entry)]
+                cells[2:4] = [verdict_entry(entry), Entry(bracket_text(entry, 100), entry.difference)]
             elif row.method == results.baseline:
                 cells[2] = Entry("baseline")
         for text in ("domain", "general"):

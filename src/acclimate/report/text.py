@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
@@ -25,7 +25,7 @@ from acclimate.report.next_steps import Step, next_steps
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables, with_columns, without_constant_columns
 from acclimate.results.cells import Entry, Table, bracket_text, mean_entry, plain, signed
-from acclimate.results.scores import HELPED, HURT, LossRow, ScoreRow
+from acclimate.results.scores import HELPED, HURT, NO_DIFFERENCE, NOT_LEARNED, WITHHELD, LossRow, ScoreRow
 from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ CSV_COLUMNS = (
     *("model", "domain", "task", "text", "method", "measure", "value", "sd", "seeds", "before"),
     *("difference", "low", "high", "p", "p_holm", "verdict"),
 )
+PAPER_MARKS = {
+    HELPED: (r"\textbf{{{}}}", "bold, helped"),
+    HURT: (r"\textit{{{}}}", "italic, hurt"),
+    NO_DIFFERENCE: ("{}", "plain, no difference shown"),
+    WITHHELD: ("{}", "no verdict, since the variance between trainings is unknown"),
+    NOT_LEARNED: ("({})", "in parentheses, not learned"),
+}
+"""Form of a score in a table of a paper, by the verdict, and its explanation."""
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """Beginnings of a cell that a spreadsheet takes for a formula."""
 STYLES = {HELPED: "green", HURT: "red"}
@@ -56,7 +64,9 @@ def write_markdown(results: StudyResults, path: str | Path) -> Path:
 
 
 def write_tables(results: StudyResults, folder: str | Path) -> list[Path]:
-    """Write ``results.csv``, all numbers of the main tables, and ``results.tex``, these tables; return the paths.
+    """Write ``results.csv``, all numbers of the main tables, and ``results.tex``; return the paths.
+
+    ``results.tex`` begins with a table of methods by tasks for a paper; the main tables follow.
 
     Args:
         results: As returned by ``acclimate.compare`` and stored in ``results.json``.
@@ -66,7 +76,7 @@ def write_tables(results: StudyResults, folder: str | Path) -> list[Path]:
     own = [table.title for kind in results.kinds for table in kind.tables(results)]
     own += [table.title for table in results.tables]
     main = [table for table in tables(results) if table.title in (*MAIN_TABLES, *own)]
-    written = {"results.csv": _csv(results), "results.tex": "\n".join(map(latex, main))}
+    written = {"results.csv": _csv(results), "results.tex": "\n".join([*_paper_tables(results), *map(latex, main)])}
     return [write_text(Path(folder) / name, text) for name, text in written.items()]
 
 
@@ -113,6 +123,39 @@ def latex(table: Table) -> str:
     columns = "".join("r" if number else "l" for number in table.numeric)
     rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
     return "\n".join([f"% {' '.join(table.title.split())}", rf"\begin{{tabular}}{{{columns}}}", *rows, ""])
+
+
+def _paper_tables(results: StudyResults) -> Iterator[str]:
+    """Yield a table of methods by tasks for each model: mean ± sd over seeds, marked by the verdict."""
+    for model in dict.fromkeys(row.model for row in results.scores):
+        own = [row for row in results.scores if row.model == model]
+        places = list(dict.fromkeys((row.domain, row.task, row.metric) for row in own))
+        cells = {(row.method, row.domain, row.task, row.metric): row for row in own}
+        several = len({domain for domain, *_ in places}) > 1
+        names = [f"{domain} {task}" if several and domain != task else task for domain, task, _ in places]
+        lines = [["", *map(escape_latex, names)], ["", *(escape_latex(metric_name(metric)) for *_, metric in places)]]
+        methods = dict.fromkeys(row.method for row in own)
+        found = {method: [cells.get((method, *place)) for place in places] for method in methods}
+        lines += [[escape_latex(method), *map(_paper_cell, row)] for method, row in found.items()]
+        first, second, *body = (" & ".join(line) + r" \\" for line in lines)
+        marks = {row.comparison.verdict for row in own if row.comparison}
+        notes = [note for verdict, (_, note) in PAPER_MARKS.items() if verdict in marks]
+        seeds = max(len(row.seeds) for row in own)
+        caption = f"Scores of {model} in percent, mean ± standard deviation over {seeds} seeds."
+        if notes:
+            caption += f" Compared with {results.baseline} (95 % intervals, corrected for all comparisons): "
+            caption += f"{'; '.join(notes)}."
+        yield "\n".join([
+            r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(places)}}}", r"\toprule", first, second,
+            r"\midrule", *body, r"\bottomrule", r"\end{tabular}", rf"\caption{{{escape_latex(caption)}}}",
+            r"\end{table}", ""])  # fmt: skip
+
+
+def _paper_cell(row: ScoreRow | None) -> str:
+    if row is None:
+        return "--"
+    mark, _ = PAPER_MARKS[row.comparison.verdict if row.comparison else NO_DIFFERENCE]
+    return mark.format(escape_latex(mean_entry(row.summaries[row.metric]).text))
 
 
 def escape_latex(text: str) -> str:

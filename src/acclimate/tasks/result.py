@@ -32,7 +32,9 @@ from acclimate.data.writing import write_rows
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import LOG_FILE
 from acclimate.evaluation.scoring import Collapse, make_scoring
+from acclimate.results.cells import bracket_text
 from acclimate.results.display import Reported, data_frame
+from acclimate.results.scores import Interval
 from acclimate.results.study import StudyResults, table_results
 from acclimate.tasks.interfaces import LabelledTask, Learner
 from acclimate.tasks.readers import SPLITS
@@ -114,7 +116,7 @@ class FinetuneResult(Reported):
             lines.append(f"{split}: {shown}")
         references = self.metrics.get("references", {})
         if references:
-            shown = ", ".join(f"{name} {found[names[0]]:.4f}" for name, found in references.items())
+            shown = ", ".join(f"{name} {found[names[0]]:.4f}{gain(found)}" for name, found in references.items())
             lines.append(f"{names[0]} of others on test: {shown}")
         return [*lines, *([f"warning: {self.warning}"] if self.warning else [])]
 
@@ -132,6 +134,12 @@ class FinetuneResult(Reported):
         return data_frame(
             [{"task": self.task, "seed": self.seed, "split": split, **row} for split, row in self.splits().items()]
         )
+
+
+def gain(found: Mapping[str, Any]) -> str:
+    """Return how much more the model scores than a reference, with its interval over test items."""
+    entry: Interval = Interval.from_dict(found["difference"])
+    return f" (this model {bracket_text(entry, 1, 4)})"
 
 
 def numbers(metrics: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, float]]:

@@ -22,6 +22,7 @@ from acclimate.tasks.distillation.distill import DistillResult, distill
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.options import DistillCommand, DistillOptions, FinetuneCommand, FinetuneOptions, ProbeOptions
 from acclimate.tasks.probing import probe
+from acclimate.tasks.result import gain
 from acclimate.tasks.splits import repartition
 
 SEEDS = 5
@@ -135,7 +136,7 @@ def _describe_details(scores: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
     """Print the scores of baselines of the fine-tuned model, such as BM25."""
     for other, found in metrics.get("references", {}).items():
-        echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found))
+        echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found) + gain(found))
     if "similarity" in metrics:
         echo(f"  similarity, {SimilarityChange.from_dict(metrics['similarity']).describe()}")
 

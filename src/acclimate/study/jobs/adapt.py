@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from acclimate.adaptation.options import BUDGETS, HEAD_TOKENS, AdaptOptions
+from acclimate.adaptation.options import BUDGETS, HEAD_TOKENS, NO_SIMILARITY, AdaptOptions
 from acclimate.adaptation.replay_options import REPLAY_OPTIONS, find_memory
 from acclimate.adaptation.step_options import MEASURING_OPTIONS
 from acclimate.base.errors import UserError
@@ -159,7 +159,8 @@ class AdaptJob(Job):
             out=folder,
             progress=context.progress,
             **data,
-            **{"method": self.method, **self.options},
+            # jobs of their own measure the similarity that models show, all seeds together
+            **{"method": self.method, "similarity": NO_SIMILARITY, **self.options},
         )
         return Adaptation(
             **{name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")},

@@ -19,6 +19,7 @@ from acclimate.evaluation.embeddings import (
     describe_change,
     is_sentence_encoder,
     neighbor_pairs,
+    similarity_warning,
 )
 from acclimate.results.scores import WITHHELD, Interval
 from acclimate.results.study import ReportTable
@@ -150,7 +151,7 @@ class SimilarityJob(Job):
         found, config = view.group(NeighborRanks), view.inputs.config
         neighbors = ReportTable(title="Similarity of sentence embeddings", note=NOTE, columns=list(COLUMNS))
         on_pairs = ReportTable(title="Similarity on pairs", note=PAIRS_NOTE, columns=list(PAIRS_COLUMNS))
-        measured = []
+        measured, changes = [], list[SimilarityChange]()
         texts = [*(f"{MARK}{name}" for name in view.inputs.extras[cls.name]), "domain", "general"]
         for model, domain, text in itertools.product(config.models, config.domains, texts):
             base = found.get((model.name, domain.name, None, None, None, text, None), [])
@@ -161,8 +162,10 @@ class SimilarityJob(Job):
                         table = on_pairs if text.startswith(MARK) else neighbors
                         row, change = _row(view.inputs, after, base[0].result.ranks)
                         table.rows.append(row)
+                        changes.append(replace(change, name=f"{label}, {change.name}"))
                         if table is on_pairs:
                             measured.append(_measurement(after, change))
+        similarity_warning(changes)
         return {"tables": [on_pairs, neighbors], "capabilities": measured}
 
 
