@@ -104,12 +104,14 @@ def find_saved_files(folder: Path) -> list[Path]:
 
 
 def advise_conversion(files: Iterable[Path]) -> str:
-    """Return how to convert files of spaCy or brat, after a space; empty if there are none."""
-    if (ending := next((file.suffix for file in files if file.suffix in (".spacy", ".ann")), None)) is None:
+    """Return the line that converts files of spaCy, after a space; empty if there are none."""
+    if (file := next((file for file in sorted(files) if file.suffix == ".spacy"), None)) is None:
         return ""
     return (
-        f' A {ending} file is not read: write each text as a row {{"text": ..., "spans": [{{"start": ..., "end": ..., '
-        '"label": ...}]} of train.jsonl, with the lines in docs/data.md.'
+        ' A .spacy file is not read; with spaCy, this line converts one: python -c "import json, spacy; from '
+        "spacy.tokens import DocBin; [print(json.dumps({'text': d.text, 'spans': [{'start': e.start_char, 'end': "
+        "e.end_char, 'label': e.label_} for e in d.ents]})) for d in "
+        f"DocBin().from_disk('{file.name}').get_docs(spacy.blank('en').vocab)]\" > {file.stem}.jsonl"
     )
 
 

@@ -154,33 +154,45 @@ def test_one_mark_at_the_start_of_a_file_is_no_document(tmp_path):
         assert {sentence.group for sentence in task.train} == {None}
 
 
-def test_the_lines_of_the_page_convert_a_folder_of_brat(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "brat" / "train").mkdir(parents=True)
-    for number in range(30):
-        file = tmp_path / "brat" / "train" / f"{number}.txt"
-        file.write_bytes(f"The 😀 waiter\r\nof pasta\nhouse. {number}".encode())
-        marks = ["T1\tROLE 6 12\twaiter", "T2\tPLACE 17 22;23 28\tpasta house", "R1\tof Arg1:T1 Arg2:T2", ""]
-        file.with_suffix(".ann").write_text("\n".join(marks), encoding="utf-8")
-    with pytest.raises(UserError, match=r"A .ann file is not read: write each text as a row .* docs/data.md"):
-        load_task(tmp_path / "brat")
-    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
-    exec(page.partition("needs a folder of brat -->\n```python\n")[2].partition("```")[0], {})
-    task = load_task(tmp_path / "train.jsonl")
-    assert [len(task.train), len(task.dev), len(task.test)] == [21, 3, 6] and task.train[0].group is not None
-    assert entities_of(task)[0] == [(6, 12, "ROLE"), (17, 28, "PLACE")]
-
-
 def test_files_of_spacy_are_named_with_what_to_do(tmp_path):
-    """The page that the message names has the lines; here only their result can be read."""
+    """The message has the line that converts them; here only its result can be read."""
     (tmp_path / "train.spacy").write_bytes(b"x")
     for source in (tmp_path, tmp_path / "train.spacy"):
-        with pytest.raises(UserError, match=r"A .spacy file is not read: write each text as a row .* docs/data.md"):
+        with pytest.raises(UserError, match=r"A .spacy file is not read; .*python -c .*DocBin.* > train.jsonl"):
             load_task(source)
     write_lines(
         tmp_path / "train.jsonl", [{**row, "text": f"{row['text']} {n}"} for n in range(30) for row in span_rows()]
     )
     assert load_task(tmp_path / "train.jsonl").labels == ["PLACE", "ROLE"]
+
+
+def test_folders_of_brat(tmp_path, caplog):
+    """Parts of an entity are joined, relations are not read; documents that cannot be used are left out."""
+    for split, count in (("train", 12), ("test", 4)):
+        (tmp_path / split).mkdir()
+        for number in range(count):
+            text = f"🍝 Ada Lovelace of {number}\r\nwas in\nLondon."
+            at = text.index("in\nLondon")
+            lines = [
+                "T1\tPER 2 14\tAda Lovelace",
+                f"T2\tLOC {at} {at + 2};{at + 3} {at + 9}\tin London",
+                "R1\tborn Arg1:T1 Arg2:T2",
+                "#1\tAnnotatorNotes T1\tsure",
+            ]
+            (tmp_path / split / f"d{number}.txt").write_bytes(text.encode())
+            (tmp_path / split / f"d{number}.ann").write_text("\n".join(lines))
+    (tmp_path / "train" / "d0.txt").unlink()
+    (tmp_path / "train" / "d1.ann").write_text("T1\tPER two 14\tAda")
+    (tmp_path / "train" / "empty.txt").write_text("Nobody is here.")
+    (tmp_path / "train" / "empty.ann").write_text("")
+    task = load_task(tmp_path, name="t")
+    assert (len(task.train), len(task.dev), len(task.test), task.labels) == (11, 0, 4, ["LOC", "PER"])
+    found = [[row.text[start:end] for start, end, _ in row.entities] for row in task.test]
+    assert found == [["Ada Lovelace", "in\nLondon"]] * 4
+    assert "1 without a text (first: d0.ann" in caplog.text and "1 with an entity that cannot be used" in caplog.text
+    assert load_task(tmp_path / "train", name="t").drawn
+    with pytest.raises(UserError, match="'strict' is given"):
+        load_task(tmp_path, strict=True)
 
 
 def test_sentences_of_a_table_with_a_word_per_row(tmp_path):

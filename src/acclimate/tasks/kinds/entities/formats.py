@@ -8,6 +8,7 @@ blank line after each sentence.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,6 +64,8 @@ EXPORT = ("data", "annotations")
 COLUMN_ENDINGS = (".conll", ".conll03", ".conll2003", ".iob", ".iob1", ".iob2", ".bio", ".bioes", ".ner", ".col")
 """Endings of files of columns; files that end in .txt and .tsv are recognized by their content."""
 OTHER_ENDINGS = (".txt", ".tsv")
+BRAT_ENTITY = re.compile(r"T\S*\t(?P<type>\S+) (?P<start>\d+)(?P<parts>( \d+;\d+)*) (?P<end>\d+)(\t(?P<text>.*))?")
+"""Line of an entity in the annotations of brat, perhaps of several parts."""
 CHECKED = 100
 """Rows, or lines, that show the format."""
 MIN_DISTINCT_WORDS = 10
@@ -371,6 +374,41 @@ def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> R
         skipped["only the first annotation of a text is used (further ones)"] += len(given) - 1
     results = [entry for entry in _list(given[0].get("result")) if _span_of(entry) is not None]
     return _read_spans(where, text, results)
+
+
+def find_brat_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of annotations of brat by split, if there are folders of splits; empty if there are none."""
+    found: dict[str, list[Path]] = {}
+    split_of = {name: split for split, names in SPLITS.items() for name in names}
+    for file in sorted(folder.rglob("*.ann")):
+        place = file.relative_to(folder).parts[0].lower()
+        found.setdefault(split_of.get(place, "train"), []).append(file)
+    return found
+
+
+def read_brat(file: Path) -> RawSentence:
+    """Read the text and the entities of a document of brat, with all between the parts of an entity; no relations.
+
+    Raises:
+        RowError: If there is no text next to the annotations, or a line is no entity.
+    """
+    try:
+        text = file.with_suffix(".txt").read_bytes().decode("utf-8-sig")
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"'{file.with_suffix('.txt').name}' and '{file.name}' must be files in UTF-8"
+        raise RowError(str(file), "without a text", what) from error
+    spans, shown = [], []
+    for number, line in enumerate(lines, 1):
+        if line.startswith("T"):
+            if not (found := BRAT_ENTITY.fullmatch(line)):
+                what = f"line {number}, '{line:.40}', is no entity of brat: T1, type and positions, and its text"
+                raise RowError(str(file), "with an entity that cannot be used", what)
+            start, end = int(found["start"]), int(found["end"])
+            spans.append(Entity(start, end, found["type"]))
+            is_whole = not found["parts"] and "\n" not in text[start:end]
+            shown.append(found["text"] if is_whole else None)
+    return RawSentence(str(file), text=text, spans=spans, shown=shown)
 
 
 def find_column_files(folder: Path) -> dict[str, list[Path]]:

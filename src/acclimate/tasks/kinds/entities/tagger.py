@@ -36,15 +36,19 @@ from acclimate.tasks.kinds.entities.data import (
 )
 from acclimate.tasks.kinds.entities.formats import (
     TOKEN_NAMES,
+    find_brat_files,
     find_column_files,
     find_columns,
     holds_columns,
+    read_brat,
     read_columns,
     read_table,
 )
+from acclimate.tasks.kinds.entities.offsets import convert_offsets
 from acclimate.tasks.kinds.entities.schemes import OUTSIDE, read_entities, split_tag
 from acclimate.tasks.kinds.qa.windows import RowLayout, TokenizedText, split_into_windows, tokenize_texts
 from acclimate.tasks.loading import find_head, load_with_head
+from acclimate.tasks.readers import report_kind
 from acclimate.tasks.sources import Table, read_texts
 
 OVERLAP = 0.25
@@ -299,15 +303,15 @@ class Entities(TaskKind):
     distillation: ClassVar[tuple[str, ...]] = ("kl",)
 
     def matches(self, folder: Path) -> bool:
-        """Return whether a folder has files of columns."""
-        return bool(find_column_files(folder))
+        """Return whether a folder has files of columns or of brat."""
+        return bool(find_brat_files(folder) or find_column_files(folder))
 
     def matches_source(self, source: Any) -> bool:
         """Return whether a file has a word and its tag per line."""
         return isinstance(source, str | Path) and holds_columns(Path(source))
 
     def read_source(self, source: Any, name: str, options: ReadingOptions) -> EntityTask:
-        """Read files of columns.
+        """Read files of columns or of brat.
 
         Raises:
             UserError: If a column is named, since columns have no names here, or a file cannot be used.
@@ -315,8 +319,14 @@ class Entities(TaskKind):
         if options.text_column or options.pair_column or options.label_column or options.group_column:
             return super().read_source(source, name, options)  # raises
         path = Path(source)
-        files = find_column_files(path) if path.is_dir() else {"train": [path]}
         left = LeftOut(name, options.strict)
+        if path.is_dir() and (found := find_brat_files(path)):
+            report_kind(name, "entities", {"texts": "*.txt", "entities": "*.ann"}, " These are files of brat.")
+            documents = {split: left.read(split, files, read_brat) for split, files in found.items()}
+            documents = convert_offsets(name, documents, left)
+            return build_task(name, documents, path, options.split_seed, left=left)
+        files = find_column_files(path) if path.is_dir() else {"train": [path]}
+        report_kind(name, "entities", {"words": "the first column", "tags": "the last column"})
         raw = {split: read_columns(found[0], options.encoding, split, left) for split, found in files.items()}
         return build_task(name, raw, path, options.split_seed, left=left)
 
