@@ -29,6 +29,7 @@ from acclimate.labs.periods.split import periods_split
 from acclimate.labs.periods.surprisal import periods_surprisal
 from acclimate.labs.plan.pilots import plan_budget, plan_ratio, plan_schedule
 from acclimate.labs.sequence.run import sequence
+from acclimate.labs.skill.options import skill
 from acclimate.merging.merge import merge
 from acclimate.papers.selective.annotation import annotate_task as annotate
 from acclimate.papers.selective.cost_table import inspect_cost
@@ -85,5 +86,6 @@ __all__ = [
     "push",
     "select",
     "sequence",
+    "skill",
     "transform",
 ]

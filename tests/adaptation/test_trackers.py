@@ -13,8 +13,10 @@ from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.engine.callbacks import TENSORBOARD_VARIABLE, check_trackers, tensorboard_folder
+from acclimate.study.compare import compare
 from acclimate.tasks.distillation.distill import distill
 from acclimate.tasks.finetune import finetune
+from tests.study.fakes import World, files, study
 from tests.test_cli import call
 from tests.tiny import TEXTS
 
@@ -118,3 +120,22 @@ def test_on_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):
     basic = ["adapt", "--model", tiny_bert, "--corpus", tmp_path / "text.txt", "--steps", 1, "--out", tmp_path / "o"]
     code, _, err = call(monkeypatch, capsys, *basic, "--report-to", "nothing-like-it", "--quiet")
     assert code == 2 and "Unknown tracker 'nothing-like-it'" in err and not (tmp_path / "o").exists()
+
+
+@pytest.mark.needs("dga")
+def test_a_study_reports_its_differences_with_interval_and_verdict(tracker, tmp_path):
+    results = compare(
+        study(files(tmp_path / "data")),
+        tmp_path / "out",
+        backend=World().backend(),
+        progress=False,
+        report_to="tensorboard",
+    )
+    (sent,) = tracker.received
+    assert sent["run"] == "out" and sent["place"] == str(tmp_path / "out.tensorboard")
+    general = next(row for row in results.losses if row.text == "general" and row.method == "mlm")
+    names = ("difference", "low", "high")
+    assert [sent[f"loss of general text/mlm/{name}"] for name in names] == [general.difference[n] for n in names]
+    assert sent[f"{results.scores[1].task}/mlm/low"] == results.scores[1].comparison.low
+    signs = {"helped": 1, "hurt": -1, "no difference shown": 0}
+    assert sent.get("loss of general text/mlm/verdict") == signs.get(general.difference.verdict)

@@ -32,6 +32,7 @@ from tests.printed import check, printed, run
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+SKILL = ROOT / "src" / "acclimate" / "labs" / "skill" / "SKILL.md"
 NOT_GUIDES = ("dev", "results")
 """Folders of docs/ without guides."""
 SHELLS = ("console", "bash", "shell", "sh")
@@ -67,9 +68,9 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return the README, the pages for users, and those of papers."""
+    """Return the README, the instructions for agents, the pages for users, and those of papers."""
     guides = (page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in NOT_GUIDES)
-    return [ROOT / "README.md", *sorted(guides), *papers()]
+    return [ROOT / "README.md", SKILL, *sorted(guides), *papers()]
 
 
 def papers() -> list[Path]:

@@ -10,6 +10,8 @@ import pandas
 import pytest
 import yaml
 
+from acclimate.base.files import read_json
+from acclimate.models.saving import write_pooling
 from tests.data.test_conversion import write_docx, write_pdf
 from tests.docs.blocks import DOMAIN, STUDY
 from tests.tiny import TEXTS, save_tiny
@@ -23,7 +25,6 @@ LINKS = {
         "small",
         "experts/law",
         "experts/news",
-        "sentence-transformers/all-MiniLM-L6-v2",
         "seeds/seed-0",
         "seeds/seed-1",
         "seeds/seed-2",
@@ -72,6 +73,9 @@ def write_models(folder: Path) -> None:
     """Write tiny models under the names of real ones."""
     for seed, name in enumerate(ENCODERS_NAMED):
         save_tiny("bert", folder / name, seed, max_position_embeddings=POSITIONS)
+    encoder = folder / "sentence-transformers" / "all-MiniLM-L6-v2"
+    save_tiny("bert", encoder, max_position_embeddings=POSITIONS)
+    write_pooling(encoder, "mean", read_json(encoder / "config.json")["hidden_size"])
     for seed, name in enumerate(DECODERS_NAMED):
         save_tiny("llama", folder / name, seed, num_hidden_layers=4, max_position_embeddings=POSITIONS)
         (folder / name / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
@@ -140,6 +144,24 @@ def write_tasks(folder: Path) -> None:
         write_questions(folder / "squad" / f"{split}.json")
 
 
+def write_exports(folder: Path) -> None:
+    """Write the files of the guides as other programs export them: a dirty table of tickets, and a log of clicks."""
+    tickets = [
+        {"subject": f"Größe {n}", "body": f"<p>{text}</p>", "queue": ("billing", "login")[n % 2]}
+        for n, text in enumerate(lines("ticket", 80))
+    ]
+    tickets[3]["body"] = tickets[4]["queue"] = tickets[9]["queue"] = ""
+    tickets[7]["queue"] = "LOGIN"
+    table = pandas.DataFrame(tickets)
+    table.to_csv(folder / "export.csv", index=False, sep=";", encoding="cp1252")
+    table[["subject", "body"]].to_csv(folder / "new.csv", index=False, sep=";", encoding="cp1252")
+    found = lines("found", 40)
+    pandas.DataFrame({"id": range(40), "text": found}).to_csv(folder / "passages.csv", index=False)
+    clicks = [{"query": f"find {text}", "passage_id": n, "clicks": 1 + n % 4} for n, text in enumerate(found)]
+    pandas.DataFrame(clicks).to_csv(folder / "clicks.csv", index=False)
+    pandas.DataFrame(clicks)[["query"]].to_csv(folder / "searches.csv", index=False)
+
+
 def write_dated(folder: Path) -> None:
     """Write the files of docs/time.md: texts, labelled rows and questions with dates."""
     dated = [{"text": text, "date": f"{2022 + n % 2}-0{n % 9 + 1}-11"} for n, text in enumerate(lines("post", 160))]
@@ -194,7 +216,7 @@ def write_questions(file: Path) -> None:
 def samples(tmp_path_factory) -> Path:
     """The folder of samples, which no test changes."""
     folder = tmp_path_factory.mktemp("samples")
-    for write in (write_models, write_texts, write_tasks, write_dated, write_links):
+    for write in (write_models, write_texts, write_tasks, write_exports, write_dated, write_links):
         write(folder)
     study = {**STUDY, "domains": [{**DOMAIN, "tasks": ["reviews.csv"]}], "seeds": 2}
     (folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")

@@ -26,7 +26,7 @@ COMMANDS = typer.main.get_command(app)
 QUICK = ("README.md", "docs/models.md", "docs/install.md")
 """Pages of the first hour that are short, which are run in every test run; the others are slow tests."""
 MOST_SKIPPED = 14
-TO_COPY = sorted(path for folder in ("start", "recipes") for path in (ROOT / "examples" / folder).glob("*.yaml"))
+TO_COPY = sorted((ROOT / "src" / "acclimate" / "study" / "recipes").glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)

@@ -133,6 +133,9 @@ def test_without_a_task_only_losses_are_compared(world, folder, tmp_path, monkey
         (["init", "s.toml", "--model", "m", "--corpus", "c.txt"], "ends in .yaml"),
         (["init", "s.yaml", "--model", "m", "--corpus", ""], "--corpus must not be empty"),
         (["init", "--model", "m", "--corpus", "c"], "STUDY is required"),
+        (["init", "s.yaml", "--recipe", "sentiments"], "Unknown recipe 'sentiments'. Did you mean 'sentiment'?"),
+        (["init", "s.yaml", "--recipe", "sentiment", "--seeds", "3"], "remove seeds, and change the file"),
+        (["compare", "s.yaml", "--out", "o", "--report-to", "tensorbord"], "Unknown tracker 'tensorbord'."),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
@@ -264,3 +267,13 @@ def test_columns_and_edits_apply_to_texts_and_tasks(tmp_path):
     for task in study.domains[0].tasks:
         assert {**read, "encoding": "cp1252"}.items() <= task.given().items()
     assert study.domains[0].corpus[0]["encoding"] == "cp1252" and study.domains[0].tasks[1].path.endswith("c.csv:note")
+
+
+def test_a_recipe_becomes_the_study_file_with_its_own_name(tmp_path, monkeypatch, capsys):
+    code, out, err = call(monkeypatch, capsys, "init", tmp_path / "own.yaml", "--recipe", "chat-model")
+    assert code == 0 and f"acclimate compare {tmp_path / 'own.yaml'} --out" in out, err
+    text = (tmp_path / "own.yaml").read_text()
+    assert "chat-model.yaml" not in text and StudyConfig.load(tmp_path / "own.yaml").evaluate.documents
+    assert call(monkeypatch, capsys, "init", tmp_path / "own.yaml", "--recipe", "chat-model")[0] == 0
+    code, _, err = call(monkeypatch, capsys, "init", tmp_path / "own.yaml", "--recipe", "few-shot")
+    assert code == 2 and "describes another study" in err and (tmp_path / "own.yaml").read_text() == text

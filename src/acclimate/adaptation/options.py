@@ -36,7 +36,7 @@ from acclimate.base.bounds import (
 from acclimate.base.errors import shorten
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.base.registry import PartLike
-from acclimate.base.verbs import TRAIN, register_verb
+from acclimate.base.verbs import FIRST, TRAIN, register_verb
 from acclimate.data.fields import (
     LENGTH,
     LENGTH_OF_CAUSAL,
@@ -392,8 +392,8 @@ class PretrainOptions(TrainingOptions):
     show="acclimate.study.dry_runs:show_adapted",
     example="acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
     page="docs/commands.md",
-    section=TRAIN,
-    order=3,
+    section=FIRST,
+    order=2,
     plugins=True,
     shared=True,
 )

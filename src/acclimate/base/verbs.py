@@ -21,9 +21,9 @@ from acclimate.base.registry import import_entries
 
 C = TypeVar("C", bound=type[Any])
 
-EVALUATE, TRAIN, PUBLISH = "Evaluate", "Train", "Inspect and publish"
-SECTIONS = (EVALUATE, TRAIN, PUBLISH)
-"""Panels of ``acclimate --help``, in their order."""
+FIRST, EVALUATE, TRAIN, PUBLISH = "Start with these", "More: evaluate", "More: train", "More: inspect and publish"
+SECTIONS = (FIRST, EVALUATE, TRAIN, PUBLISH)
+"""Panels of ``acclimate --help``, in their order; the first has the verbs that most people need."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,13 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from acclimate.base.errors import Stopped, UserError, check_stop, requested_stop, unknown_name_error
 from acclimate.base.files import atomic_folder, read_json, write_json, write_text
@@ -211,6 +211,21 @@ def tensorboard_folder(names: Sequence[str], out: Path | None) -> Iterator[None]
     finally:
         if ours:
             os.environ.pop(TENSORBOARD_VARIABLE, None)
+
+
+def report_summary(names: Sequence[str], out: Path, numbers: Mapping[str, float]) -> None:
+    """Send numbers to experiment trackers, as one run with the name of a folder."""
+    if not names:
+        return
+    from transformers.integrations import integration_utils as integrations
+
+    about = TrainingArguments(output_dir=str(out), run_name=out.name, report_to=[])
+    state, control = TrainerState(), TrainerControl()
+    with tensorboard_folder(names, out):
+        for tracker in (integrations.INTEGRATION_TO_CALLBACK[name]() for name in names):
+            tracker.on_train_begin(about, state, control)
+            tracker.on_log(about, state, control, logs=dict(numbers))
+            tracker.on_train_end(about, state, control)
 
 
 class Clock:

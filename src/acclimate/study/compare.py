@@ -14,6 +14,7 @@ from acclimate.base.options import verb
 from acclimate.base.registry import import_plugin, imported_plugins
 from acclimate.base.terminal import SafeConsole
 from acclimate.cards.writers import write_model_cards
+from acclimate.engine.callbacks import check_trackers, report_summary
 from acclimate.results.study import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.changes import load_study
@@ -28,7 +29,7 @@ from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import Job, RunContext, StudyView
 from acclimate.study.keeping import keep_models, with_keep
 from acclimate.study.search import check_search, final_graph, run_search
-from acclimate.study.summary import summarize
+from acclimate.study.summary import summarize, summarize_numbers
 from acclimate.study.workers import LOGS, Pool
 
 RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
@@ -86,7 +87,7 @@ def compare(options: CompareCall) -> StudyResults:
         UserError: If the study cannot be run, or if jobs failed; in the latter case all other jobs have been computed
             and the results have been written.
     """
-    report_only, progress = options.report_only, options.progress
+    report_only, progress, trackers = options.report_only, options.progress, check_trackers(options.report_to)
     share = None if options.shard is None else Shard.parse(options.shard)
     if share and report_only:
         raise UserError("--shard and --report-only exclude each other; give one of them.")
@@ -118,6 +119,7 @@ def compare(options: CompareCall) -> StudyResults:
         if read.config.keep:
             results.rows["kept"] = keep_models(StudyView(inputs, graph, outcomes, out), results.scores, executor)
         _write(results, out, progress)
+        report_summary(trackers, out, summarize_numbers(results))
     if progress and left and (share or report_only):
         _print(*_describe_left(left, len(outcomes), share))
     executor.check_failures(ignored)

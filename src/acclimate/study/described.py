@@ -19,6 +19,7 @@ from acclimate.study.draft import (
     ONE_PASS,
     QUICK_FILE,
     check_files,
+    copy_recipe,
     draft_study,
     find_fitted,
     given,
@@ -45,6 +46,10 @@ def init(options: InitOptions) -> Path:
     Raises:
         UserError: If an option is wrong, or the file describes another study already.
     """
+    if options.recipe is not None:
+        if described := given(options):
+            raise UserError(f"A recipe is a whole study: remove {', '.join(described)}, and change the file.")
+        return copy_recipe(options.recipe, Path(options.file))
     study = draft_study(options)
     check_files(options)
     return write_study(study, options.file)
@@ -52,8 +57,11 @@ def init(options: InitOptions) -> Path:
 
 def show_study(path: Path, options: InitOptions) -> Iterator[Any]:
     """Yield what ``acclimate init`` prints."""
-    yield from draft_study(options).get("notes", [])
-    yield f"Study: {path}"
+    if options.recipe is None:
+        yield from draft_study(options).get("notes", [])
+        yield f"Study: {path}"
+    else:
+        yield f"Study: {path}; put the names of your files into it."
     words = ["compare", path, "--out", Path("runs") / path.stem]
     yield Next([*words, "--dry-run"], "to estimate the time")
     yield Next(words, "to run it")

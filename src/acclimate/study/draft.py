@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.adaptation.options import BUDGETS
-from acclimate.base.errors import Problems, UserError
+from acclimate.base.errors import Problems, UserError, unknown_name_error
 from acclimate.base.files import read_json_object, write_text
 from acclimate.base.options import defaults, option_fields
 from acclimate.base.registry import imported_plugins
@@ -34,6 +34,8 @@ FITTED_FILE = "minutes.json"
 """The study before ``--minutes`` changed it, in the folder of the study."""
 QUICK_TOKENS, TOKEN_CHARACTERS = 300_000, 4
 """Maximum tokens per adaptation of ``--quick`` if none are given, and about how many characters each has."""
+RECIPES = Path(__file__).parent / "recipes"
+"""Folder of the studies to copy."""
 COPY = "# A copy of the study as it was run, by `acclimate compare`; the next run replaces it.\n"
 HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
 
@@ -259,6 +261,19 @@ def study_path(options: StudyOptions, out: Path) -> Path:
     if options.quick and path.exists() and not _is_copy_of_quick(path):
         raise _other_study_error(path)
     return out / QUICK_FILE if options.quick else path
+def copy_recipe(name: str, path: Path) -> Path:
+    """Write a recipe as a study file.
+
+    Raises:
+        UserError: If there is no such recipe, or the file exists and is another study.
+    """
+    recipes = {file.stem: file for file in RECIPES.glob("*.yaml")}
+    if name not in recipes:
+        raise unknown_name_error("recipe", name, recipes)
+    text = recipes[name].read_text(encoding="utf-8").replace(f" {name}.yaml", f" {path}")
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise _other_study_error(path)
+    return write_text(path, text)
 
 
 def _write_yaml(path: Path, header: str, study: Mapping[str, Any]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ from pydantic import BeforeValidator
 
 from acclimate.base.bounds import Count, Duration, SeedCount, TokenCount, number_or_auto
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
-from acclimate.base.verbs import EVALUATE, register_verb
+from acclimate.base.verbs import EVALUATE, FIRST, register_verb
 from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names, text_option
 from acclimate.data.reading import LabelOptions, TextOptions
 
@@ -21,6 +22,16 @@ Keep = Annotated[
         "Keep the fine-tuned model of the best method on each task, and the base model's, to predict with.",
         OUTPUT,
         default="only adapted models are kept",
+        recorded=False,
+    ),
+]
+ReportTo = Annotated[
+    str | Sequence[str] | None,
+    Option(
+        "Experiment tracker, such as tensorboard or wandb, that gets the differences with interval and verdict.",
+        OUTPUT,
+        more="Verdicts are 1 (helped), 0 (no difference shown) and -1 (hurt).",
+        many=True,
         recorded=False,
     ),
 ]
@@ -94,6 +105,15 @@ class InitOptions(LabelOptions, StudyOptions):  # fields of the last base come f
     """Write a study file to start from, for `acclimate compare`."""
 
     file: Annotated[str | Path, Option("Study file to write.", OUTPUT, flag="STUDY")]
+    _: KW_ONLY
+    recipe: Annotated[
+        str | None,
+        Option(
+            "Study to copy instead, such as sentiment, few-shot or chat-model; a wrong name lists all.",
+            DATA,
+            more="They are in the folder ``study/recipes`` of the package.",
+        ),
+    ] = None
 
 
 @options
@@ -120,6 +140,7 @@ class CompareOptions:
             "later call without a shard.",
         ),
     ] = None
+    report_to: ReportTo = None
     settings: Annotated[
         dict[str, Any] | None,
         Option(
@@ -185,8 +206,8 @@ class CompareOptions:
     show="acclimate.study.described:show_comparison",
     example="acclimate compare --model roberta-base --corpus reviews/ --task tasks/restaurant --out runs/reviews",
     page="docs/study.md",
-    section=EVALUATE,
-    order=5,
+    section=FIRST,
+    order=1,
     plugins=True,
 )
 @options

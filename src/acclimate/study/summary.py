@@ -28,6 +28,7 @@ from acclimate.results.scores import (
     HELPED,
     HURT,
     NOT_LEARNED,
+    NO_DIFFERENCE,
     WITHHELD,
     Comparison,
     Comparisons,
@@ -445,3 +446,22 @@ def count_verdicts(scores: Sequence[ScoreRow]) -> list[VerdictCount]:
             )
         )
     return counts
+
+
+def summarize_numbers(results: StudyResults) -> dict[str, float]:
+    """Return each difference with its interval and verdict as numbers, for experiment trackers.
+
+    The verdict is 1 (helped), 0 (no difference shown) or -1 (hurt); it is left out where there is none.
+    """
+    rows = [(row.task, row.method, row.comparison) for row in results.scores]
+    rows += [(f"loss of {row.text} text", row.method, row.difference) for row in results.losses]
+    several = len({(row.model, row.domain) for row in (*results.scores, *results.losses)}) > 1
+    places = [f"{row.model}/{row.domain}/" if several else "" for row in (*results.scores, *results.losses)]
+    found: dict[str, float] = {}
+    for place, (what, method, one) in zip(places, rows, strict=True):
+        if one is not None:
+            ends = {end: getattr(one, end) for end in ("difference", "low", "high")}
+            verdict = {HELPED: 1, NO_DIFFERENCE: 0, HURT: -1}.get(one.verdict)
+            ends |= {} if verdict is None else {"verdict": verdict}
+            found |= {f"{place}{what}/{method}/{end}": float(value) for end, value in ends.items()}
+    return found

@@ -28,7 +28,7 @@ from acclimate.base.bounds import (
 )
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, defaults, option_fields, options
 from acclimate.base.registry import Published, fill_from_preset, preset_names
-from acclimate.base.verbs import TRAIN, register_verb
+from acclimate.base.verbs import FIRST, TRAIN, register_verb
 from acclimate.data.fields import DryRun, Precision, Progress, Seed
 from acclimate.data.reading import ReadingOptions
 from acclimate.engine.options import Compile
@@ -442,8 +442,8 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
     show="acclimate.study.dry_runs:show_tuned",
     example="acclimate finetune --model adapted/ --task ner/ --seeds 5 --out finetuned/",
     page="docs/data.md",
-    section=TRAIN,
-    order=6,
+    section=FIRST,
+    order=3,
     without=("seed",),
     shared=True,
 )

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from acclimate.base.bounds import Size
 from acclimate.base.options import DATA, MODEL, OUTPUT, Option, options
-from acclimate.base.verbs import TRAIN, register_verb
+from acclimate.base.verbs import FIRST, register_verb
 from acclimate.data.fields import Precision, Progress, read_listed
 from acclimate.data.reading import ReadingOptions
 
@@ -21,8 +21,8 @@ from acclimate.data.reading import ReadingOptions
     show="show_predictions",
     example="acclimate predict --model finetuned/seed-0 --data new.csv --out labelled.csv",
     page="docs/predict.md",
-    section=TRAIN,
-    order=7,
+    section=FIRST,
+    order=4,
 )
 @options
 class PredictOptions(ReadingOptions):

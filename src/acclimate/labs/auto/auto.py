@@ -19,6 +19,7 @@ from acclimate.base.progress import print_message
 from acclimate.base.records import Record, fingerprint, internal, read_record
 from acclimate.base.verbs import Next
 from acclimate.data.reading import LabelOptions, TextOptions, reading_words, text_words
+from acclimate.engine.callbacks import check_trackers, report_summary
 from acclimate.labs.auto.options import AutoOptions
 from acclimate.labs.auto.plan import BASE, CHEAPEST, Plan, afterwards, choose_entrants, make_plan, why_no_race
 from acclimate.labs.auto.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
@@ -162,7 +163,7 @@ def auto(options: AutoOptions) -> AutoResult:
     """
     if options.forget_at_most is not None and not options.general:
         raise UserError("--forget-at-most limits the loss on general text: give --general as well.")
-    out = check_auto_folder(options.out)
+    out, trackers = check_auto_folder(options.out), check_trackers(options.report_to)
     stages, state = open_tournament(options, out)
     if state.plan is None:
         state.plan = _make_plan(options, stages, state.parallel)
@@ -244,6 +245,7 @@ def auto(options: AutoOptions) -> AutoResult:
     result.seconds = plan.prices.timing + plan.searching + state.spent() / state.parallel
     write_json(out / RESULT, result.to_dict())
     result.report(out / PAGE)
+    report_summary(trackers, out, result.claim.numbers() if result.claim else {})
     return result
 
 

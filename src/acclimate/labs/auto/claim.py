@@ -63,6 +63,12 @@ class ClaimResult(Record):
         """Size of the evidence for the claim, such as "191 documents (5,716 items)"."""
         return count_units(self.item_count, self.unit_count, self.unit_name)
 
+    def numbers(self) -> dict[str, float]:
+        """Return the gain and what was forgotten with their bounds, for experiment trackers."""
+        found = {"gain": self.gain, **({} if self.forgotten is None else {"forgotten": self.forgotten})}
+        ends = {f"{name}/bound": one.bound for name, one in found.items()}
+        return {**{name: one.estimate for name, one in found.items()}, **ends, "verdict": float(self.helps)}
+
     @property
     def helps(self) -> bool:
         """Whether the gain is above zero with the confidence of the claim."""

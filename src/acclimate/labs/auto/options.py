@@ -14,7 +14,7 @@ from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option
 from acclimate.base.verbs import EVALUATE, register_verb
 from acclimate.data.fields import Progress, Seed, Strings, read_names, text_option
 from acclimate.data.reading import LabelOptions, TextOptions
-from acclimate.study.options import MAX_WORKERS, Keep
+from acclimate.study.options import MAX_WORKERS, Keep, ReportTo
 
 _text = partial(text_option, more="Or texts in memory.")
 
@@ -101,6 +101,7 @@ class AutoOptions(LabelOptions, TextOptions):
         ),
     ] = None
     keep: Keep = None
+    report_to: ReportTo = None
     seed: Seed = 0
     workers: Annotated[
         int | str | None,

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 from acclimate.base.bounds import Duration, Size
 from acclimate.base.options import METHOD, MODEL, Option, options
-from acclimate.base.verbs import PUBLISH, register_verb
+from acclimate.base.verbs import FIRST, PUBLISH, register_verb
 from acclimate.data.fields import Precision, Progress, Strings, read_listed
 
 
@@ -19,7 +19,7 @@ from acclimate.data.fields import Precision, Progress, Strings, read_listed
     show="show_machine",
     example="acclimate doctor > machine.txt",
     page="docs/install.md",
-    section=PUBLISH,
+    section=FIRST,
     order=5,
 )
 @options

@@ -15,7 +15,7 @@ from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option
 from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names
 from acclimate.data.reading import TextOptions
-from acclimate.study.options import MAX_WORKERS
+from acclimate.study.options import MAX_WORKERS, ReportTo
 
 if TYPE_CHECKING:
     Tasks = Mapping[str, Any]
@@ -117,6 +117,7 @@ class SequenceOptions(TextOptions):
         Option("Number of processes that compute, or auto.", TRAINING, default="this process computes"),
     ] = None
     per_gpu: Annotated[Count | None, Option("Workers on each GPU.", TRAINING, default="as few as possible")] = None
+    report_to: ReportTo = None
     progress: Progress = True
     backend: Annotated[
         Any, Option("The expensive functions.", TRAINING, default="the functions of this package", cli=False)

@@ -46,7 +46,7 @@ def sequence(options: SequenceOptions) -> StudyResults:
     if existed and is_extended(read_study_file(path), {"name": path.stem, **study}):
         path.unlink()
     config = write_study(study, path)
-    given: dict[str, Any] = {"workers": options.workers, "per_gpu": options.per_gpu, "backend": options.backend}
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("workers", "per_gpu", "backend", "report_to")}
     with removed_if_nothing_ran(out, written=not existed):
         return compare(config, out, progress=options.progress, **given)
 
