@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Build the sdist and the wheel, and use the wheel outside of the checkout.
+# Build the sdist and the wheel, install each with pip, and use them outside of the checkout.
 #
-#   scripts/check_wheel.sh           # with the packages of .venv, about half a minute
-#   scripts/check_wheel.sh --fresh   # in an environment with nothing but the wheel and what it requires, minutes
+#   scripts/check_wheel.sh           # with the packages of .venv, about a minute
+#   scripts/check_wheel.sh --fresh   # in environments with nothing but the package and what it requires, and the demo
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root="$PWD"
@@ -14,8 +14,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore OMP_NUM_THREA
 export HF_HUB_OFFLINE=1 ACCLIMATE_CACHE="$work/cache"
 
 "$python" -m build --outdir "$work/dist" . >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-wheel="$(echo "$work"/dist/*.whl)"
-"$python" - "$root" "$work"/dist/*.tar.gz "$wheel" <<'PYTHON'
+wheel="$(echo "$work"/dist/*.whl)" sdist="$(echo "$work"/dist/*.tar.gz)"
+"$python" - "$root" "$sdist" "$wheel" <<'PYTHON'
 import subprocess, sys, tarfile, zipfile
 
 root, sdist, wheel = sys.argv[1:]
@@ -37,19 +37,23 @@ paths = [name for name, text in {**source, **files}.items() if root.encode() in 
 assert not paths, f"a path of this machine: {paths}"
 PYTHON
 
-"$python" -m venv --without-pip "$work/env"
-pip=("$python" -m pip --python "$work/env/bin/python" install --quiet --constraint constraints.txt)
-if [ "${1:-}" = --fresh ]; then
-    "${pip[@]}" "$(grep '^torch==' constraints.txt)"  # first, so that a CPU build is kept if there is one
-    "${pip[@]}" "$wheel[demo]"
-    "$work/env/bin/python" -c 'import pytest' 2>/dev/null && { echo "The environment has packages for developers."; exit 1; }
-else
-    "${pip[@]}" --no-deps "$wheel"
-    # The packages of .venv come after the wheel. The installation of the checkout is not among them, because .pth files
-    # are only read in the folders of the environment itself.
-    "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$work/packages"
-    cp "$work/packages" "$("$work/env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/others.pth"
-fi
+purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
+install() {  # ENVIRONMENT PACKAGE [OPTION]
+    "$python" -m venv --without-pip "$1"
+    local pip=("$python" -m pip --python "$1/bin/python" install --quiet --constraint constraints.txt)
+    if [ "${3:-}" = --fresh ]; then
+        "${pip[@]}" "$(grep '^torch==' constraints.txt)"  # first, so that a CPU build is kept if there is one
+        "${pip[@]}" "$2[demo]"
+        "$1/bin/python" -c 'import pytest' 2>/dev/null && { echo "The environment has packages for developers."; exit 1; }
+        return 0
+    fi
+    "${pip[@]}" --no-deps "$2"
+    # The packages of .venv come after the package. The installation of the checkout is not among them, because .pth
+    # files are only read in the folders of the environment itself.
+    "$python" -c "$purelib" >"$("$1/bin/python" -c "$purelib")/others.pth"
+}
+install "$work/env" "$wheel" "${1:-}"
+install "$work/env-of-sdist" "$sdist"  # its requirements are those of the wheel
 
 mkdir "$work/use"
 cd "$work/use"
@@ -89,4 +93,10 @@ test -s adapted/model.safetensors -a -s adapted/README.md
 acclimate compare --model tiny --corpus reviews.txt --task reviews.csv --tokens 200 --seeds 1 \
     --set finetune.epochs=1 --out study --quiet
 test -s study/report.html
-echo "The wheel works."
+(cd "$("$work/env-of-sdist/bin/python" -c "$purelib")" && find acclimate -type f -not -name '*.pyc' | sort) >"$work/sdist.txt"
+(cd "$("$work/env/bin/python" -c "$purelib")" && find acclimate -type f -not -name '*.pyc' | sort) | diff - "$work/sdist.txt"
+if [ "${1:-}" = --fresh ]; then
+    acclimate demo --seeds 1 --out demo --quiet
+    test -s demo/report.html
+fi
+echo "The wheel and the sdist work."

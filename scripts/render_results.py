@@ -191,7 +191,6 @@ def render_readme() -> str:
 
     def printed(found: re.Match[str]) -> str:
         results = read_results(PAGES / found[2] / "results.json")
-        results.losses = []  # the picture has them, and the README is short
         for row in results.scores:
             row.test_units = None  # the page says what they are
         console = Console(width=100, color_system=None)

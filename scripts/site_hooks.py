@@ -309,6 +309,19 @@ def gallery_page() -> str:
     return "\n".join(lines)
 
 
+def llms_page() -> str:
+    """Return ``llms.txt``: what the project is, and where its pages are, for language models."""
+    lines = ["# acclimate", "", f"> {acclimate.__doc__}", "", acclimate.skill().partition("# acclimate")[2].strip()]
+    lines += ["", "## Docs", ""]
+    for page in sorted([*DOCS.glob("*.md"), *DOCS.glob("guides/*.md")]):
+        title, _, body = page.read_text(encoding="utf-8").removeprefix("# ").partition("\n")
+        first = " ".join(next(part for part in body.split("\n\n") if re.match(r"[A-Za-z]|`\w", part.strip())).split())
+        place = page.relative_to(DOCS).with_suffix(".html").as_posix()
+        first = LINK.sub(lambda link: link[1], first).split(". ")[0].rstrip(".:")
+        lines.append(f"- [{title}]({place}): {first}.")
+    return "\n".join(lines) + "\n"
+
+
 # Events of MkDocs
 
 
@@ -321,8 +334,11 @@ def generated_pages() -> dict[str, str]:
     pages |= {"results/gallery.md": gallery_page(), "assets/site.css": STYLE}
     reports = {folder: render(with_placeholders(results), Path("OUT")) for folder, results in studies().items()}
     pages |= {f"results/{folder}/report.html": report for folder, report in reports.items()}
-    pages |= {place: (ROOT / page).read_text(encoding="utf-8") for page, place in PAGES.items() if page != "README.md"}
+    pages |= {place: (ROOT / page).read_text(encoding="utf-8") for page, place in PAGES.items()}
+    pages["README.md"] = pages["README.md"].replace("](docs/images/", "](images/")
+    pages["llms.txt"] = llms_page()
     examples = [path for path in (ROOT / "examples").rglob("*") if path.suffix in {".yaml", ".py", ".ipynb"}]
+    examples += (ROOT / "src" / "acclimate" / "study" / "recipes").glob("*.yaml")
     return pages | {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in examples}
 
 
@@ -355,9 +371,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links that leave `docs/` at their place on the site, and add links to generated pages."""
     place = page.file.src_uri
-    source = next(
-        (origin for origin, target in PAGES.items() if target == place and origin != "README.md"), f"docs/{place}"
-    )
+    source = next((origin for origin, target in PAGES.items() if target == place), f"docs/{place}")
     folder = posixpath.dirname(source)
 
     def relink(match: re.Match[str]) -> str:

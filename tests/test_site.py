@@ -80,6 +80,15 @@ def test_links_that_leave_the_pages_lead_to_their_place_on_the_site(place, text,
     assert relinked(place, text, known) == expected
 
 
+def test_the_start_page_is_the_readme_and_language_models_find_the_pages():
+    text = site_hooks.llms_page()
+    listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\.html\): \w.*\.$", text, flags=re.M)
+    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/guides/*.md")]
+    assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in pages)
+    assert "acclimate compare" in text and not (ROOT / "docs" / "README.md").exists()
+    assert relinked("README.md", "[x](docs/study.md#a)", {"study.md"}) == "[x](study.md#a)"
+
+
 def test_pages_that_the_code_names_exist():
     named = {
         page: file for file in SOURCES for page in re.findall(r"docs/[\w/-]+\.md", file.read_text(encoding="utf-8"))

@@ -261,6 +261,8 @@ def study_path(options: StudyOptions, out: Path) -> Path:
     if options.quick and path.exists() and not _is_copy_of_quick(path):
         raise _other_study_error(path)
     return out / QUICK_FILE if options.quick else path
+
+
 def copy_recipe(name: str, path: Path) -> Path:
     """Write a recipe as a study file.
 

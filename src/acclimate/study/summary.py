@@ -27,8 +27,8 @@ from acclimate.evaluation.significance import holm, paired_bootstrap, paired_t_t
 from acclimate.results.scores import (
     HELPED,
     HURT,
-    NOT_LEARNED,
     NO_DIFFERENCE,
+    NOT_LEARNED,
     WITHHELD,
     Comparison,
     Comparisons,
