@@ -154,7 +154,7 @@ def write_exports(folder: Path) -> None:
     tickets[7]["queue"] = "LOGIN"
     table = pandas.DataFrame(tickets)
     table.to_csv(folder / "export.csv", index=False, sep=";", encoding="cp1252")
-    table[["subject", "body"]].to_csv(folder / "new.csv", index=False, sep=";", encoding="cp1252")
+    table[["subject", "body"]].to_csv(folder / "today.csv", index=False, sep=";", encoding="cp1252")
     found = lines("found", 40)
     pandas.DataFrame({"id": range(40), "text": found}).to_csv(folder / "passages.csv", index=False)
     clicks = [{"query": f"find {text}", "passage_id": n, "clicks": 1 + n % 4} for n, text in enumerate(found)]

@@ -33,6 +33,7 @@ from acclimate.results.scores import (
     Comparison,
     Comparisons,
     ConfidenceBin,
+    Interval,
     MetricSummary,
     ScoreRow,
     SearchRow,
@@ -453,15 +454,17 @@ def summarize_numbers(results: StudyResults) -> dict[str, float]:
 
     The verdict is 1 (helped), 0 (no difference shown) or -1 (hurt); it is left out where there is none.
     """
-    rows = [(row.task, row.method, row.comparison) for row in results.scores]
-    rows += [(f"loss of {row.text} text", row.method, row.difference) for row in results.losses]
-    several = len({(row.model, row.domain) for row in (*results.scores, *results.losses)}) > 1
-    places = [f"{row.model}/{row.domain}/" if several else "" for row in (*results.scores, *results.losses)]
+    rows: list[tuple[str, str, str, str, Interval | None]] = [
+        (row.model, row.domain, row.task, row.method, row.comparison) for row in results.scores
+    ]
+    rows += [(row.model, row.domain, f"loss of {row.text} text", row.method, row.difference) for row in results.losses]
+    several = len({row[:2] for row in rows}) > 1
     found: dict[str, float] = {}
-    for place, (what, method, one) in zip(places, rows, strict=True):
+    for *place, method, one in rows:
         if one is not None:
-            ends = {end: getattr(one, end) for end in ("difference", "low", "high")}
+            name = "/".join([*(place if several else place[2:]), method])
             verdict = {HELPED: 1, NO_DIFFERENCE: 0, HURT: -1}.get(one.verdict)
-            ends |= {} if verdict is None else {"verdict": verdict}
-            found |= {f"{place}{what}/{method}/{end}": float(value) for end, value in ends.items()}
+            ends = {end: getattr(one, end) for end in ("difference", "low", "high")}
+            found |= {f"{name}/{end}": float(value) for end, value in ends.items()}
+            found |= {} if verdict is None else {f"{name}/verdict": float(verdict)}
     return found
