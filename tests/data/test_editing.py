@@ -51,14 +51,14 @@ def test_text_without_markup_mails_or_personal_data_stays(text, rules):
     assert TextEdits(sorted(rules), True)(text) == text
 
 
-@given(before=PROSE, after=PROSE, own=st.sampled_from([(name, one) for name, found in OWN.items() for one in found]))
-def test_personal_data_are_replaced_wherever_they_are(before, after, own):
-    kind, value = own
-    for around in ("{} {} {}", "{}\n{}\n{}", "{} <{}> {}", "{}: {}, {}"):
-        made = mask_personal(around.format(before, value, after))
-        counts: dict[str, int] = {}
-        count_placeholders(made, counts)
-        assert made == around.format(before, f"[{kind}]", after) and counts == {kind: 1}
+@given(before=PROSE, after=PROSE)
+def test_personal_data_are_replaced_wherever_they_are(before, after):
+    for kind, value in ((name, one) for name, found in OWN.items() for one in found):
+        for around in ("{} {} {}", "{}\n{}\n{}", "{} <{}> {}", "{}: {}, {}"):
+            made = mask_personal(around.format(before, value, after))
+            counts: dict[str, int] = {}
+            count_placeholders(made, counts)
+            assert made == around.format(before, f"[{kind}]", after) and counts == {kind: 1}
 
 
 @pytest.mark.parametrize(

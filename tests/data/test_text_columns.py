@@ -101,8 +101,8 @@ def test_texts_are_edited_before_anything_counts_them(tmp_path):
         corpus = as_corpus(source, TextOptions(**edited))
         assert list(corpus) == ["[email]", "plain"]
         report = corpus.report
-        assert (report.duplicates, report.empty, report.masked) == (1, 2, {"email": 2})
-        assert "personal data masked: 2 email" in report.summary()
+        assert (report.duplicates, report.empty, report.masked) == (1, 2, {"email": 1})
+        assert "personal data masked: 1 email" in report.summary()
         assert corpus.fingerprint != as_corpus(source).fingerprint
         assert corpus.fingerprint == as_corpus(source, TextOptions(**edited)).fingerprint
         train, held = corpus.split(0.5)

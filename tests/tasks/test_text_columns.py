@@ -9,8 +9,11 @@ import pandas
 import pytest
 
 from acclimate.base.errors import UserError
+from acclimate.base.options import build
+from acclimate.data.reading import ReadingOptions
 from acclimate.data.task_kinds import TASK_KINDS, find_task_kind, load_task
 from acclimate.tasks.finetune import finetune
+from acclimate.tasks.kinds.choice.data import read_answers, read_unanswered
 from acclimate.tasks.prediction import predict
 from acclimate.tasks.splits import limit_splits
 from tests.tasks.test_contract import SAMPLES, splits_of
@@ -111,7 +114,7 @@ def test_columns_are_joined_and_rows_that_cleaning_empties_are_left_out(tmp_path
     assert colon.fingerprint() == task.fingerprint()
     caplog.clear()
     load_task(tmp_path / "mails.csv", label_column="queue")
-    assert "has its text in 'body'. --text-column subject,body reads both." in caplog.text
+    assert "text in 'body', label in 'queue'. --text-column subject,body reads both." in caplog.text
     with pytest.raises(UserError, match=r"'subjekt'.*Did you mean 'subject'"):
         load_task(tmp_path / "mails.csv", text_column="subjekt,body", label_column="queue")
     with pytest.raises(
@@ -139,3 +142,23 @@ def test_a_prediction_reads_rows_as_the_model_has_learned_them(tmp_path):
     assert made.rows[1]["label"] is None
     body = predict(tmp_path / "out", rows, None, text_column="body", **QUIET).rows[0]["probability"]
     assert body != pytest.approx(made.rows[0]["probability"], abs=1e-6)
+
+
+def test_passages_of_clicks_are_edited_and_their_ids_are_not(tmp_path):
+    keys = [f"030-123456{place}" for place in range(6)]
+    passages = [{"id": key, "title": "a food", "text": f"{place} {OWN}"} for place, key in enumerate(keys)]
+    pandas.DataFrame(passages).to_csv(tmp_path / "passages.csv", index=False)
+    clicks = [{"query": f"which food {place} {OWN}", "id": keys[place % 6]} for place in range(30)]
+    task = load_task(clicks, name="tiny", passages=tmp_path / "passages.csv", pair_column="id", **EDITS)
+    assert set(task.documents) == set(keys)
+    texts = [*task.documents.values(), *(query.text for query in task.train)]
+    assert all(text.endswith("call [phone] or write to [email]") for text in texts)
+
+
+def test_choices_without_answers_are_edited_as_those_with_answers():
+    rows = [(f"row {place}", row) for place, row in enumerate(rows_of("choice")["test"])]
+    options = build(ReadingOptions, **EDITS)
+    items = read_unanswered(rows, options)
+    assert not any("@" in text for item in items for text in (item.question, *item.choices))
+    by_text = [(where, {**row, "answer": row["choices"][row["answer"]]}) for where, row in rows]
+    assert read_answers(by_text, options) == read_answers(rows, options) == [row["answer"] for _, row in rows]

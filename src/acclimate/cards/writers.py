@@ -334,6 +334,7 @@ def _data_section(manifest: Mapping[str, Any]) -> str:
         counts += [str(format_bytes(files["bytes"]))] if counts and files["bytes"] is not None else []
         counts += [f"`{name}`" for name in files["datasets"]] + [f"{text.get('documents', 0):,} documents"]
         counts += [f"{text[name]:,} {word}" for name, word in _EXCLUDED_COUNTS.items() if text.get(name)]
+        counts += [f"{number:,} {name} masked" for name, number in (text.get("masked") or {}).items()]
         counts += [RowAccount(**text["rows"]).summary()] if text.get("rows") else []
         totals.append(f"{', '.join(counts)}; hash of all: `{part.get('corpus')}`.")
         totals += [_describe_selection(account) for account in text.get("selections", ())]

@@ -321,6 +321,8 @@ class Corpus:
                 report.leaked += 1
             elif self._is_in_part(data):
                 report.documents += 1
+                if report.masked is not None:
+                    count_placeholders(text, report.masked)
                 yield text, source
             else:
                 report.elsewhere += 1
@@ -338,7 +340,6 @@ class Corpus:
             for line, text, problem in source.records(self._text_column, self._txt):
                 if self._edits and not problem:
                     text = self._edits(text)
-                    count_placeholders(text, {} if report.masked is None else report.masked)
                 if not problem:
                     try:
                         data = text.encode("utf-8")

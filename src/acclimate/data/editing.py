@@ -83,9 +83,11 @@ PHONE = re.compile(
     r"(?P<number>[+(]{0,2}[0-9][0-9 ()./\-]{5,60})",
     re.IGNORECASE,
 )
+MAX_PHONE = 26
+"""Characters of a phone number."""
 APART = re.compile(r"\. |[ ()./\-]{4}")
-AMERICAN = re.compile(r"[2-9][0-9]{2}\)?[ .\-][2-9][0-9]{2}[ .\-][0-9]{4}")
-BEGIN = re.compile(rf"(?:^| )(?=[+(0]|{AMERICAN.pattern})")
+AMERICAN = re.compile(r"[2-9][0-9]{2}\)?[ .\-][0-9]{3}[ .\-][0-9]{4}")
+BEGIN = re.compile(rf"(?:^| )(?=[+(]|0[0-9]|{AMERICAN.pattern})")
 """Where a phone number may begin that follows no word such as Tel.."""
 DATE = re.compile(r"[0-3]?[0-9][./\-][01]?[0-9][./\-](?:[0-9]{2}){1,2}(?![0-9])")
 
@@ -262,7 +264,9 @@ def _mask_phone(match: re.Match[str]) -> str:
     cut = number[-1:].isdigit() and match.string[match.end() : match.end() + 1].isalnum() and number == match["number"]
     ends = [one.end() for one in re.finditer(r"[0-9]+", number)][: -1 if cut else None]
     for begin in (one.end() for one in (re.finditer(r"^| ", number) if word else BEGIN.finditer(number))):
-        if any(_is_phone(number[begin:end], bool(word) and not begin) for end in ends if end > begin):
+        if any(
+            _is_phone(number[begin:end], bool(word) and not begin) for end in ends if begin < end < begin + MAX_PHONE
+        ):
             return f"{word}{number[:begin]}[phone]{match['number'][ends[-1] :]}"
     return match[0]
 

@@ -23,7 +23,7 @@ from acclimate.base.version import __version__
 from acclimate.data.csv_reader import split_columns
 from acclimate.data.opening import decode_line, read_numbered_lines
 from acclimate.data.reading import DEFAULT_READING, EDITS, ReadingOptions
-from acclimate.data.rows import LeftOut, Row, column_names, edit_rows, join_columns
+from acclimate.data.rows import LeftOut, Row, column_names, join_columns
 from acclimate.data.task_kinds import READ_ALIKE, TASK_KINDS, check_fixed_texts, open_source
 from acclimate.data.writing import check_table_name, write_rows
 from acclimate.engine.distributed import ProcessGroup
@@ -44,8 +44,6 @@ CHUNK = 2_000
 """Rows between two saves; an interrupted prediction goes on after the last of them."""
 USUAL_LENGTH = 512
 """Maximum tokens per text for a model that was not fine-tuned here; the model's own limit applies, too."""
-PASSAGE_TEXTS = ("text", "passage", "document", "content", "body", "description", "title")
-"""Columns of passages that are edited as the texts of the task were."""
 SHOWN = 10
 """Rows of the description that differ between two models."""
 
@@ -313,7 +311,7 @@ def predict(options: PredictOptions) -> PredictResult:
         check_fixed_texts(predictor.kind, name, own.edits or read is not rows)
         if passages is not None:
             left = LeftOut("passages", what="table of")
-            predictor.passages = read_passages(edit_rows(passages, PASSAGE_TEXTS, own), left)
+            predictor.passages = {key: own.edits(text) for key, text in read_passages(passages, left).items()}
             predictor.top = options.top
         examples = predictor.read(read, own)
         if not any(example is not None for example in examples):
