@@ -6,12 +6,13 @@ import csv
 import json
 import random
 
+import datasets
 import pandas
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from acclimate.base.errors import UserError
+from acclimate.base.errors import UserError, warn_once
 from acclimate.data.task_kinds import load_task
 from acclimate.data.writing import WRITERS, write_rows
 from acclimate.tasks import prediction
@@ -77,6 +78,36 @@ def test_an_existing_column_is_kept_and_scores_the_model(models, tmp_path):
     assert made.metric == "macro_f1" and made.scored == len(rows)
     score, low, high = made.scores[0]
     assert low <= score <= high and score > 0.8
+
+
+@each("column", ["label", "gold_label", "y"])
+def test_gold_labels_are_read_as_those_of_a_task_in_every_form(column, models, tmp_path, caplog):
+    names, texts = ["fine", "poor"], [{"text": row["text"]} for row in splits_of("classification")["test"]]
+    answers = [row["label"] for row in predict(models / "good", texts, None, **QUIET).rows]
+    types = {"text": datasets.Value("string"), column: datasets.ClassLabel(names=names)}
+    rows = [{**row, column: names.index(answer)} for row, answer in zip(texts, answers, strict=True)]
+    rows[0][column] = -1
+    numbered = datasets.Dataset.from_list(rows, features=datasets.Features(types))
+    numbered.to_parquet(tmp_path / "t.parquet")
+    named = [{**row, column: answers[place] if place else None} for place, row in enumerate(rows)]
+    for form in (named, numbered, numbered.data.table, tmp_path / "t.parquet"):
+        made = predict(models / "good", form, None, label_column=column, **QUIET)
+        assert (made.scored, made.scores[0][0]) == (len(rows) - 1, 1.0)
+    for other in ("Fine", 1, "LABEL_0"):
+        warn_once.cache_clear()
+        made = predict(models / "good", [{**row, column: other} for row in texts], None, label_column=column, **QUIET)
+        assert made.scored == 0 and f"None of {len(rows)} gold labels" in caplog.text and f"'{other}'" in caplog.text
+    warn_once.cache_clear()
+    made = predict(models / "good", [*named, {**named[1], column: "odd"}], None, label_column=column, **QUIET)
+    assert made.scored == len(rows) and "1 of 12 gold labels are not a class" in caplog.text
+
+
+def test_hidden_or_ambiguous_gold_answers_are_said_and_not_scored(models, caplog):
+    hidden = [{"text": "the food is good", "label": -1}] * 5
+    assert predict(models / "good", hidden, None, **QUIET).scored == 0 and "is -1 in all rows" in caplog.text
+    two = [{"text": "the food is good", "topic": "fine", "class": "fine"}] * 5
+    assert predict(models / "good", two, None, **QUIET).scored == 0 and "name one with --label-column" in caplog.text
+    assert predict(models / "good", two, None, label_column="class", **QUIET).scored == 5
 
 
 def test_two_models_are_compared_row_by_row(models):
@@ -193,10 +224,21 @@ def test_files_of_other_forms_are_read(models, tmp_path):
     assert labels(frame, text_column="body") == expected
 
 
-def test_rows_without_any_entity_are_predicted_and_scored(tmp_path):
+def test_rows_without_any_entity_are_predicted_and_scored(tmp_path, caplog):
     start = save_tiny("bert", tmp_path / "start")
     finetune(start, load_task(splits_of("entities"), name="tiny"), out=tmp_path / "out", **{**TUNED, "epochs": 1})
     rows = [{"tokens": ["the", "pasta"], "tags": ["O", "O"]}, {"tokens": [], "tags": []}]
+    rows += [{"tokens": ["the", "soup"], "tags": None}] * 2
     made = predict(tmp_path / "out", rows, None, **QUIET)
-    assert (made.scored, made.skipped) == (1, 1)
+    assert (made.scored, made.skipped) == (1, 1) and "leaves out 2 of" in caplog.text
     assert isinstance(made.rows[0]["spans"], list) and made.rows[1]["spans"] is None
+    names = ["O", "B-food", "B-place"]
+    types = {"tokens": [datasets.Value("string")], "ner_tags": [datasets.ClassLabel(names=names)]}
+    tagged = [{"tokens": row["tokens"], "ner_tags": row["tags"]} for row in splits_of("entities")["test"]]
+    numbered = datasets.Dataset.from_list(
+        [{**row, "ner_tags": [*map(names.index, row["ner_tags"])]} for row in tagged], datasets.Features(types)
+    )
+    numbered.to_parquet(tmp_path / "t.parquet")
+    forms = (tagged, numbered, numbered.data.table, tmp_path / "t.parquet")
+    found = [predict(tmp_path / "out", form, None, **QUIET) for form in forms]
+    assert {made.scored for made in found} == {len(tagged)} and len({tuple(made.scores) for made in found}) == 1

@@ -142,6 +142,22 @@ def test_rows_without_a_label_are_left_out_in_every_form(names, column, marks, t
     assert drawn[0].fingerprint() == drawn[1].fingerprint() and drawn[0].drawn
 
 
+@each("column", ["label", "score", "value", "y"])
+@each("number", [-1, -1.0, "-1.0"])
+def test_a_split_of_hidden_labels_is_left_out_whatever_the_column_of_labels(column, number, tmp_path):
+    rows = [{"text": f"text {n}", column: round(n / 7, 3)} for n in range(40)]
+    given = "y" if column == "y" else None
+    splits = {"train": rows, "validation": rows[:5], "test": [{"text": f"u {n}", column: number} for n in range(9)]}
+    for split, part in splits.items():
+        write_csv(tmp_path / f"{split}.csv", part)
+    for form in (splits, tmp_path):
+        task = load_task(form, label_column=given)
+        assert task.task_kind == "regression" and task.drawn and all(row.target >= 0 for row in task.test)
+    known = [{**row, "rating": -1} for row in splits["test"]]  # another column that usually holds labels
+    extra = {"train": [{**row, "rating": 1} for row in rows], "test": [{**row, column: 0.5} for row in known]}
+    assert len(load_task(extra, label_column=column).test) == 9
+
+
 NUMBERED = {
     "topic": ({"text": "string", "y": "class"}, lambda n: {"text": f"text {n}", "y": n % 3}),
     "labels": ({"text": "string", "labels": ["class"]}, lambda n: {"text": f"text {n}", "labels": [n % 3, n % 2]}),

@@ -61,6 +61,9 @@ class LeftOut:
         strict: Whether such a row is an error.
         broken: Rows that could not be parsed, by split.
         what: What has the name.
+
+    Attributes:
+        most: Largest share of the rows of a split that is left out.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class LeftOut:
         broken: Mapping[str, Iterable[RowError]] | None = None,
         what: str = "task",
     ) -> None:
-        self.name, self.strict, self.what = name, strict, what
+        self.name, self.strict, self.what, self.most = name, strict, what, MAX_LEFT_OUT
         self.errors = {split: list(found) for split, found in (broken or {}).items()}
 
     def read(self, split: str, rows: Iterable[T], read: Callable[[T], R]) -> list[R]:
@@ -107,10 +110,10 @@ class LeftOut:
         most = [
             split
             for split, found in self.errors.items()
-            if len(found) > MAX_LEFT_OUT * (len(found) + len(kept.get(split, ())))
+            if len(found) > self.most * (len(found) + len(kept.get(split, ())))
         ]
         if self.strict or most:
-            why = f"more than {MAX_LEFT_OUT:.0%} of {most[0]}" if most else "and 'strict' is given"
+            why = f"more than {self.most:.0%} of {most[0]}" if most else "and 'strict' is given"
             raise UserError(
                 f"{rows} of the {self.what} '{self.name}' cannot be used, {why}: {listed}. Fix or remove these rows."
             )

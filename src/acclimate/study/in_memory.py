@@ -94,7 +94,7 @@ def place_data(described: Mapping[str, Any], out: Path) -> InitOptions:
             column = given.get("text_column", DEFAULT_COLUMN)
             given[name] = place_text(given[name], out / DATA_FOLDER / f"{name}.jsonl", column)
     if "task" in given:
-        given["task"] = _place_task(given["task"], out / DATA_FOLDER)
+        given["task"] = _place_task(given["task"], out / DATA_FOLDER, given.get("label_column"))
     return build(InitOptions, file=out / STUDY_FILE, **given)
 
 
@@ -111,14 +111,14 @@ def place_text(value: Any, file: Path, column: str = DEFAULT_COLUMN) -> Any:
     return placed if column == DEFAULT_COLUMN else f"{placed}:text"
 
 
-def _place_task(value: Any, folder: Path) -> Any:
+def _place_task(value: Any, folder: Path, label_column: str | None) -> Any:
     """Return names of files and datasets as they are; write a task in memory to a file, or to a folder of splits."""
     several = list(value) if isinstance(value, list | tuple) else [value]
     if all(isinstance(one, str | Path) for one in several):
         return value
     if hasattr(value, "task_kind"):
         raise UserError("A loaded task cannot be compared on: give the rows or the files that it was made from.")
-    tables = read_object(value, "task")
+    tables = read_object(value, "task", label_column)
     refuse_broken(tables)
     for split, table in tables.items():
         plain = [{name: _plain(cell) for name, cell in row.items()} for _, row in table.rows]

@@ -108,11 +108,13 @@ class Predictor(ABC):
         main: The new column that holds the answer; the others say how sure the model is of it.
         scored_by: The scoring of the answers, if they have the form that it reads.
         ranks: Whether it can rank passages.
+        labels: Its classes, or types of entities; empty if there is no fixed set of answers.
     """
 
     main: ClassVar[str]
     scored_by: ClassVar[type[Scoring]]
     ranks: ClassVar[bool] = False
+    labels: Sequence[str] = ()
 
     def __init__(self, head: Any) -> None:
         self.head = head
@@ -140,6 +142,10 @@ class Predictor(ABC):
     def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any] | None:
         """Return the gold answer of each row, or None where it has none; None if no row has one."""
         return None
+
+    def named(self, value: Any) -> list[str]:
+        """Return the classes that a gold answer names, of those that should be among :attr:`labels`."""
+        return []
 
     def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
         """Return how answers are scored, and answers in the form that the scoring reads.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.adaptation.result import open_work_folder
 from acclimate.base.device import choose_precision, default_device
-from acclimate.base.errors import UserError, printable
+from acclimate.base.errors import UserError, printable, warn_once
 from acclimate.base.files import RECORD_FILE, check_writable, local_folder, read_json_object, write_text
 from acclimate.base.locks import output_lock
 from acclimate.base.options import build, recorded, values, verb
@@ -224,15 +225,33 @@ def _add_columns(rows: list[dict[str, Any]], answers: Sequence[Answer | None], m
     return names.get(main, next(iter(names.values())))
 
 
+def _read_gold(predictors: Sequence[Predictor], rows: Sequence[Row], columns: ReadingOptions) -> list[Any] | None:
+    """Return the gold answer of each row, or None; None if there are none. Say which are no class of the models."""
+    gold = predictors[0].gold(rows, columns)
+    known = {label for predictor in predictors for label in predictor.labels}
+    given = Counter(name for value in gold or () if value is not None for name in predictors[0].named(value))
+    unknown = [name for name in given if name not in known]
+    if known and unknown:
+        nothing = len(unknown) == len(given)
+        warn_once(
+            f"{'None' if nothing else f'{sum(given[name] for name in unknown):,}'} of {given.total():,} gold labels "
+            f"{'is' if nothing else 'are not'} a class of the model, such as '{unknown[0]:.40}', so "
+            f"{'nothing is scored' if nothing else 'they count as wrong'}; it has {', '.join(sorted(known)):.200}."
+        )
+        return None if nothing else gold
+    return gold
+
+
 def _compare(
     predictors: Sequence[Predictor],
     answers: Sequence[Sequence[Answer | None]],
+    gold: Sequence[Any] | None,
     rows: Sequence[Row],
     columns: ReadingOptions,
     names: Sequence[str],
 ) -> dict[str, Any]:
     """Return the fields of the result on gold answers and on the difference between two models."""
-    gold, fields = predictors[0].gold(rows, columns), dict[str, Any]()
+    fields = dict[str, Any]()
     if len(answers) > 1:
         pairs = list(zip(*answers, strict=True))
         fields["changed"] = [n for n, (a, b) in enumerate(pairs, 1) if a and b and _differs(a.value, b.value)]
@@ -298,6 +317,8 @@ def predict(options: PredictOptions) -> PredictResult:
     reading = [_learned(predictor, columns, rows) for predictor in predictors]
     if len({(one.main, one.multi_label) for one in predictors}) > 1:
         raise UserError(f"'{models[0]}' and '{models[1]}' are models of different kinds; compare two of one kind.")
+    labelled = join_columns(rows, reading[0])
+    gold = _read_gold(predictors, labelled, reading[0])
     identity: dict[str, Any] = {
         "acclimate": __version__,
         "data": _hash_rows(rows),
@@ -327,7 +348,7 @@ def predict(options: PredictOptions) -> PredictResult:
         _add_columns(made, found, predictor.main, suffix)
         for found, predictor, suffix in zip(answers, predictors, suffixes, strict=True)
     ]
-    fields = _compare(predictors, answers, join_columns(rows, reading[0]), reading[0], names)
+    fields = _compare(predictors, answers, gold, labelled, reading[0], names)
     skipped = sum(all(found[place] is None for found in answers) for place in range(len(rows)))
     if out is not None:
         write_rows(out, made)

@@ -119,9 +119,9 @@ def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
     if isinstance(source, str | Path):
         path = Path(source)
         tables = _read_folder(path, options) if path.is_dir() else {"train": _read_files([path], options)}
-        _report_splits(name, _drop_hidden(tables))
+        _report_splits(name, _drop_hidden(tables, options.label_column))
     else:
-        tables = read_object(source, name)
+        tables = read_object(source, name, options.label_column)
     if tables.keys() == {"train"}:
         tables = _divide(tables["train"], name)
     if not tables["train"].rows:
@@ -464,23 +464,31 @@ def _cell_text(value: Any) -> str:
     return "" if LONE_SURROGATE.search(text) else text
 
 
-def label_column(rows: Sequence[Row], options: ReadingOptions, usual: Collection[str]) -> str | None:
-    """Return the column of the gold answers: the one that was named, else the only one with a usual name.
+def label_column(rows: Sequence[Row], options: ReadingOptions, *usual: Collection[str]) -> str | None:
+    """Return the column of the gold answers: the named one, ``label``, or the only one with a usual name; else None.
 
     Raises:
         UserError: If there is no column of that name.
     """
     names = column_names(rows)
-    if options.label_column is not None:
-        if options.label_column not in names:
-            raise unknown_name_error("column of the data for 'label_column'", options.label_column, names)
-        return options.label_column
-    found = [name for name in names if name.lower() in usual]
-    return found[0] if len(found) == 1 else None
+    if options.label_column is not None and options.label_column not in names:
+        raise unknown_name_error("column of the data for 'label_column'", options.label_column, names)
+    found = label_columns(names, options.label_column, *usual)
+    hidden = len(found) == 1 and _is_hidden(rows, found[0])
+    if found and (hidden or len(found) > 1):
+        why = "is -1 in all rows" if hidden else "each can hold gold answers; name one with --label-column"
+        warn_once(f"Nothing is scored: {' and '.join(map(repr, found))} {why}.")
+    return found[0] if len(found) == 1 and not hidden else None
 
 
-def read_object(value: Any, name: str) -> Tables:
-    """Return the splits of objects by split, or of one object as train.
+def label_columns(names: Collection[str], given: str | None, *usual: Collection[str]) -> list[str]:
+    """Return the columns that can hold labels: the named one, ``label``, or those of the first names that occur."""
+    known = ([name for name in names if name.lower() in alike] for alike in usual)
+    return [given] if given else ["label"] if "label" in names else next(filter(None, known), [])
+
+
+def read_object(value: Any, name: str, label_column: str | None = None) -> Tables:
+    """Return the splits of objects by split, or of one object as train; those with hidden labels are left out.
 
     Raises:
         UserError: If the object is none of the known forms, or has no train split.
@@ -495,7 +503,7 @@ def read_object(value: Any, name: str) -> Tables:
         )
     found = {split: _table_of(value[key], f"{name}/{split}") for split, key in names.items()}
     left_out = [str(key) for key in value if key not in names.values()]
-    _report_splits(name, [*left_out, *_drop_hidden(found)])
+    _report_splits(name, [*left_out, *_drop_hidden(found, label_column)])
     return {split: table for split, table in found.items() if table.rows or split == "train"}
 
 
@@ -504,19 +512,22 @@ def _report_splits(name: str, splits: Sequence[str]) -> None:
         warn_once(f"Splits of '{name}' that are not used: {', '.join(splits)}.")
 
 
-def _drop_hidden(tables: Tables) -> list[str]:
+def _drop_hidden(tables: Tables, given: str | None) -> list[str]:
     """Remove a dev or test split without labels; return a description of each."""
-    hidden = [split for split in ("dev", "test") if split in tables and _has_hidden_labels(tables[split])]
+    columns = label_columns(column_names(tables["train"].rows), given, LABEL_NAMES, SCORE_NAMES)
+    hidden = [
+        split
+        for split in ("dev", "test")
+        if split in tables and any(_is_hidden(tables[split].rows, name) for name in columns)
+    ]
     for split in hidden:
         del tables[split]
     return [f"{split} (its labels are hidden)" for split in hidden]
 
 
-def _has_hidden_labels(table: Table) -> bool:
-    columns = [name for name in column_names(table.rows) if name.lower() in LABEL_NAMES]
-    return bool(table.rows) and any(
-        all(str(row.get(name)).strip() in ("-1", "-1.0") for _, row in table.rows) for name in columns
-    )
+def _is_hidden(rows: Sequence[Row], column: str) -> bool:
+    """Return whether a column of labels is -1 in all rows, by which data sets mark hidden labels."""
+    return bool(rows) and all(str(row.get(column)).strip() in ("-1", "-1.0") for _, row in rows)
 
 
 def _table_of(value: Any, where: str) -> Table:

@@ -36,6 +36,7 @@ from acclimate.tasks.sources import (
     Selected,
     Table,
     label_column,
+    label_columns,
     read_texts,
     select_columns,
 )
@@ -80,10 +81,7 @@ def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
     The column of the labels is the named one, ``label``, the only one with a usual name, or the only one that can be.
     """
     names = column_names(rows)
-    usual = [[name for name in names if name.lower() in known] for known in (LABEL_NAMES, SCORE_NAMES)]
-    columns = (
-        [options.label_column] if options.label_column else ["label"] if "label" in names else usual[0] or usual[1]
-    ) or label_like(rows, names)
+    columns = label_columns(names, options.label_column, LABEL_NAMES, SCORE_NAMES) or label_like(rows, names)
     if len(columns) != 1:
         return False
     return are_scores([row.get(columns[0]) for _, row in rows])
@@ -276,7 +274,7 @@ class NumberPredictor(Predictor):
 
     def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[float | None] | None:
         """Return the number of each row, or None where it has none."""
-        column = label_column(rows, options, (*LABEL_NAMES, *SCORE_NAMES))
+        column = label_column(rows, options, LABEL_NAMES, SCORE_NAMES)
         found = [None if column is None else read_number(row.get(column)) for _, row in rows]
         return found if any(value is not None for value in found) else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
 from acclimate.tasks.kinds.classification.contrastive import FittedClassifier, SentenceClassifier, draw_pairs
 from acclimate.tasks.kinds.classification.data import Example, Task, build_task
-from acclimate.tasks.kinds.classification.labels import label_name, plain_value
+from acclimate.tasks.kinds.classification.labels import label_name, leave_out_unlabelled, plain_value
 from acclimate.tasks.kinds.retrieval.encoder import EncoderTraining, load_bi_encoder
 from acclimate.tasks.loading import is_classifier_of, load_with_head
 from acclimate.tasks.probing import ClassProbe, LabelSetProbe, Probe
@@ -217,15 +218,18 @@ class TextPredictor(Predictor):
     def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any] | None:
         """Return the class of each row, or the classes; None where it has none."""
         column = label_column(rows, options, LABEL_NAMES)
-        found: list[Any] = []
-        for where, row in rows if column is not None else ():
-            try:
-                value = plain_value(where, row.get(str(column)))
+        given = [(where, {"label": row.get(column)}) for where, row in rows if column is not None]
+        found: dict[str, Any] = {}
+        for where, row in leave_out_unlabelled("data", {"train": given})["train"]:
+            with suppress(UserError, TypeError):
+                value = plain_value(where, row["label"])
                 names = sorted({label_name(where, one) for one in value}) if self.multi_label else None
-                found.append(label_name(where, value) if names is None else names)
-            except (UserError, TypeError):
-                found.append(None)
-        return found if any(value is not None for value in found) else None
+                found[where] = label_name(where, value) if names is None else names
+        return [found.get(where) for where, _ in rows] if found else None
+
+    def named(self, value: Any) -> list[str]:
+        """Return the class, or the classes."""
+        return value if self.multi_label else [value]
 
     def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
         """Return the scoring of one class per text, or of any number of classes."""

@@ -15,7 +15,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBas
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LeftOut, Row, column_names
+from acclimate.data.rows import LeftOut, Row, column_names, short_place
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.entities import EntityScoring, entity_metrics
@@ -392,6 +392,10 @@ class EntityPredictor(Predictor):
 
     main: ClassVar[str] = "spans"
 
+    def __init__(self, head: Tagger) -> None:
+        super().__init__(head)
+        self.labels = sorted({split_tag(tag)[1] for tag in head.tags} - {""})
+
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Sentence | None]:
         """Return the sentence of each row: of its tokens, or else of its text."""
         names = column_names(rows)
@@ -423,13 +427,19 @@ class EntityPredictor(Predictor):
 
     def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any] | None:
         """Return the entities of each row."""
-        if find_columns(rows, options) is None:
+        columns = find_columns(rows, options)
+        if columns is None or columns.sentence:  # with a word per row, a row is no sentence
             return None
         raw, _, left = read_table({"train": Table(list(rows))}, "data", options)
+        left.most = 1.0
         sentences = read_sentences("data", raw, left)[0]["train"] if raw["train"] else []
-        if len(sentences) != len(rows):
-            return None
-        return [[list(entity) for entity in sentence.entities] for sentence in sentences]
+        left.report({"train": sentences})
+        found = {sentence.row: [list(entity) for entity in sentence.entities] for sentence in sentences}
+        return [found.get(short_place(where)) for where, _ in rows] if found else None
+
+    def named(self, value: Any) -> list[str]:
+        """Return the types of the entities."""
+        return [name for _, _, name in value]
 
     def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
         """Return the scoring of entities; which of them occurred in training is not known."""
