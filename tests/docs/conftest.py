@@ -23,6 +23,7 @@ TEXT_FILES = ("general", "heldout", "law", "notes", "sea", "source", "terms", "t
 LINKS = {
     "bert-base-uncased": (
         "small",
+        "fixed-run",
         "experts/law",
         "experts/news",
         "seeds/seed-0",
@@ -100,6 +101,8 @@ def write_texts(folder: Path) -> None:
         for text in lines("chat")
     ]
     write_lines(folder / "dialogues.jsonl", chats)
+    talks = ["\n".join(lines("call")[first : first + 4]) for first in range(0, 40, 2)]
+    write_lines(folder / "calls.jsonl", [{"text": text} for text in talks])
 
 
 def write_data_page(folder: Path) -> None:
@@ -129,6 +132,8 @@ def write_tasks(folder: Path) -> None:
         {"text": text, "text_pair": text[::-1], "score": 0.25 + number} for number, text in enumerate(lines("pair"))
     ]
     pandas.DataFrame(scored).to_csv(folder / "pairs.csv", index=False)
+    coded = [{"text": text, "code": f"c{number // 4}"} for number, text in enumerate(lines("code"))]
+    pandas.DataFrame(coded).to_csv(folder / "codes.csv", index=False)
     answers = [{"question": f"what of {text}?", "answer": text} for text in lines("answer")]
     pandas.DataFrame(answers).to_csv(folder / "general-pairs.csv", index=False)
     write_retrieval(folder / "retrieval")
