@@ -64,6 +64,19 @@ def test_the_reference_has_every_command_option_and_function():
     assert all(f"`acclimate.{name}`" in site_hooks.python_page() for name in acclimate.__all__ if name[0] != "_")
 
 
+def test_the_gallery_begins_with_gains_and_leaves_out_what_has_no_scores():
+    shown = re.findall(r"^## (.*)$", site_hooks.gallery_page(), flags=re.M)
+    found = site_hooks.studies()
+    assert shown[0] == found["few-labels"].title and shown.index(found["demo"].title) > 1
+    assert found["auto"].title not in shown and found["retention"].title in shown
+
+
+def test_the_search_works_from_a_folder_and_loads_nothing_from_elsewhere():
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    (script,) = re.findall(r"polyfills: \[(assets/iframe-worker\.js)\]", settings)
+    assert "\n  - offline " in settings and "://" not in (ROOT / "docs" / script).read_text(encoding="utf-8")
+
+
 @each(
     ("place", "text", "expected"),
     [

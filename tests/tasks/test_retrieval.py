@@ -302,6 +302,7 @@ def test_training_improves_the_ranking_and_the_folder_gives_the_same(kind, selec
     before = result.metrics["references"]["before training"]
     assert result.metrics["ndcg@10"] > before["ndcg@10"] + gain
     assert before["difference"]["difference"] == pytest.approx(result.metrics["ndcg@10"] - before["ndcg@10"])
+    assert f"before training {before['ndcg@10']:.4f} (this model +" in "".join(result.describe()), "with an interval"
     assert result.kind == "retrieval" and result.steps and result.metrics["references"]["bm25"]["ndcg@10"] > 0.3
     loaded, kept = sentence_transformers.SentenceTransformer(str(out)), result.metrics["similarity"]
     general = find_task_kind(load_task(pairs)).sentence_pairs(load_task(pairs))

@@ -88,7 +88,7 @@ def test_tsdae_learns_which_words_go_together(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_study_measures_pairs_and_neighbours(tiny_bert, tmp_path):
+def test_a_study_measures_pairs_and_neighbours(tiny_bert, tmp_path, caplog):
     """With pairs on these, of every model; without, on neighbours if a method makes a sentence encoder."""
     chance = random.Random(0)
     documents = [". ".join(" ".join(chance.choices(WORDS[:60], k=6)) for _ in range(4)) for _ in range(24)]
@@ -104,6 +104,12 @@ def test_a_study_measures_pairs_and_neighbours(tiny_bert, tmp_path):
         (tmp_path / f"{name}.yaml").write_text(json.dumps({**study, **more}))
         results = compare(tmp_path / f"{name}.yaml", tmp_path / name, progress=False)
         assert not results.failures
+        own = [
+            json.loads((tmp_path / name / run.folder / "acclimate.json").read_text()) for run in results.adaptations
+        ]
+        assert not any(record["result"].get("similarity") for record in own), "all seeds are measured together"
+        assert caplog.text.count("show similarity worse") <= 1
+        caplog.clear()
         (table,) = [table for table in results.tables if "Similarity" in table.title]
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         assert [row["method"] for row in rows] == ["tsdae", "lm"]
