@@ -348,6 +348,7 @@ class QuickJob(FinetuneJob):
     """Fit a linear model on the frozen states of a model, and score it like a fine-tuned one."""
 
     cost: ClassVar[float] = 0.1
+    options_type: ClassVar[type[Any] | None] = None
     setting: ClassVar[str] = "evaluate.quick"
 
     @property
