@@ -10,6 +10,7 @@ import pytest
 from acclimate.adaptation.adapt import adapt
 from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
+from tests.tasks.test_contract import SAMPLES, options_of, splits_of
 from tests.tiny import WORDS, save_tiny
 
 UNKNOWN, KNOWN = "xqzjvk", "waiter"
@@ -73,3 +74,21 @@ def test_nothing_that_is_written_by_default_holds_a_text(data, tmp_path):
     again = {**study, "methods": ["none", "mlm"], "adapt": {**study["adapt"], "steps": 3}, "evaluate": asked}
     compare(again, out / "study", progress=False)
     assert {"report.html", "results.json"} <= with_texts(out)
+
+
+def planted(kind, row):
+    """A row whose texts have the word, outside of answers."""
+    if kind == "entities":
+        return {**row, "tokens": [*row["tokens"], UNKNOWN], "tags": [*row["tags"], "O"]}
+    texts = {"qa": ("context",), "choice": ("question",), "retrieval": ("query", "positive")}.get(kind, ("text",))
+    return {**row, **{name: f"{row[name]} {UNKNOWN}" for name in texts}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_model_of_any_kind_of_task_has_no_text_next_to_it(kind, data, tmp_path):
+    pytest.importorskip(SAMPLES[kind].needs)
+    rows = {split: [planted(kind, row) for row in found] for split, found in splits_of(kind).items()}
+    finetune(data / "model", rows, out=tmp_path / "tuned", **{**options_of(kind), "epochs": 1})
+    files = [path for path in (tmp_path / "tuned").rglob("*") if path.name not in ("tokenizer.json", "vocab.txt")]
+    assert not [path.name for path in files if path.is_file() and UNKNOWN.encode() in path.read_bytes()]
