@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -10,7 +11,7 @@ from acclimate.adaptation import method as methods
 from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.method import REGISTRY
 from acclimate.base.errors import UserError
-from acclimate.base.registry import PLUGIN, hash_user_code
+from acclimate.base.registry import PLACES, PLUGIN, declared_names, find_registry, hash_user_code
 from acclimate.data.documents import Corpus
 from acclimate.parts import masking
 from tests.cases import each
@@ -180,3 +181,43 @@ def test_code_of_the_user_that_exits_is_an_error(words, tiny_bert, tmp_path, mon
         REGISTRY.entries.pop("exiting", None)
     assert code == 2 and ("SystemExit: 0" in err or "GeneratorExit" in err), err
     assert "Traceback" not in err and err.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Return a function that declares an entry point of a group whose module has a text."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def declare(group, text):
+        (tmp_path / "installed_part.py").write_text(text)
+        importlib.invalidate_caches()
+        entry = EntryPoint("part", "installed_part", group)
+        monkeypatch.setattr("acclimate.base.registry.entry_points", lambda group: [entry] * (group == entry.group))
+        monkeypatch.setattr(find_registry(group), "_discovered", False)
+        declared_names.cache_clear()
+
+    yield declare
+    declared_names.cache_clear()
+
+
+@each(
+    ("group", "text", "message"),
+    [
+        *((group, "import sys; sys.exit(0)", "SystemExit: 0") for group in PLACES if group != "acclimate.verbs"),
+        ("acclimate.methods", "import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("acclimate.methods", "x = = 1", "SyntaxError"),
+    ],
+)
+def test_an_installed_package_that_cannot_be_imported_is_named(group, text, message, installed):
+    installed(group, text)
+    for _ in range(2):  # the second use is not without the package
+        with pytest.raises(UserError, match=f"declares 'part' in {group}, which cannot be imported: .*{message}"):
+            find_registry(group).names()
+
+
+def test_an_installed_package_that_exits_is_an_error_of_every_command(installed, tmp_path, monkeypatch, capsys):
+    installed("acclimate.methods", "import sys; sys.exit(0)")
+    study = ["compare", "--model", "nothing", "--corpus", __file__, "--task", __file__, "--out", tmp_path / "out"]
+    for words in (["methods"], [*study, "--dry-run"], study):
+        code, _, err = call(monkeypatch, capsys, *words)
+        assert code == 2 and "'part' in acclimate.methods" in err, (words, err)

@@ -228,6 +228,24 @@ def _may_read(path: Path) -> bool:
 
 USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
 """Exceptions of user code that are reported. ``sys.exit`` in it must not end a run as if it were done."""
+
+
+@contextmanager
+def refuse_exit() -> Iterator[None]:
+    """Turn ``sys.exit`` in code of the user into an error.
+
+    Raises:
+        UserError: If the block ends the program.
+    """
+    try:
+        yield
+    except (SystemExit, GeneratorExit) as error:
+        raise UserError(
+            f"Code that is not of acclimate ended the program ({type(error).__name__}: {first_line(error)}), such as "
+            "sys.exit in a method or function of yours; let it raise an error or return instead."
+        ) from error
+
+
 GRACE_SECONDS = 60.0
 """Seconds in which other processes can save a checkpoint after a signal."""
 

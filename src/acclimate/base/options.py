@@ -22,7 +22,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, cast, dataclass_transform,
 import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
-from acclimate.base.errors import UserError, did_you_mean, first_line, shorten
+from acclimate.base.errors import UserError, did_you_mean, refuse_exit, shorten
 from acclimate.base.progress import silence_libraries
 
 P = ParamSpec("P")
@@ -275,16 +275,10 @@ def verb(options: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], 
     def decorate(run: Callable[[OptionsT], R]) -> Callable[P, R]:
         @functools.wraps(run)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = build(options, *args, **kwargs)
-            with nullcontext() if getattr(given, "progress", True) else silence_libraries():
-                try:
+            with refuse_exit():
+                given = build(options, *args, **kwargs)
+                with nullcontext() if getattr(given, "progress", True) else silence_libraries():
                     return run(given)
-                except (SystemExit, GeneratorExit) as error:
-                    raise UserError(
-                        f"Code that is not of acclimate ended the program ({type(error).__name__}: "
-                        f"{first_line(error)}), such as sys.exit in a method or function of yours; let it raise an "
-                        "error or return instead."
-                    ) from error
 
         call.__doc__ = _document(inspect.getdoc(run) or "", options)
         returned = inspect.signature(run).return_annotation

@@ -160,7 +160,15 @@ class Registry(Generic[T]):
         self._discovered = True
         import_entries(self.group)
         for entry in entry_points(group=self.group):
-            entry.load()
+            try:
+                entry.load()
+            except USER_CODE_ERRORS as error:
+                self._discovered = False
+                raise UserError(
+                    f"The package '{entry.dist.name if entry.dist else entry.value}' declares '{entry.name}' in "
+                    f"{self.group}, which cannot be imported: {type(error).__name__}: {first_line(error)}. Repair or "
+                    "uninstall it."
+                ) from error
 
 
 REGISTRIES: dict[str, Registry[Any]] = {}

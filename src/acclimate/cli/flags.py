@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import ValidationError
 
-from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.base.errors import UserError, refuse_exit, unknown_name_error
 from acclimate.base.files import check_regular_file
 from acclimate.base.options import (
     METHOD,
@@ -99,6 +99,7 @@ def add_command(
     declared = option_fields(verb.options)
     fields = {key: field for key, field in declared.items() if field.option.cli and key not in verb.without}
 
+    @refuse_exit()
     def call(**flags: Any) -> None:
         config, quiet, plugins, as_json = (
             flags.pop(key, None) for key in ("config_file", "quiet", "plugin", "as_json")
