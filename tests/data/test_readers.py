@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import pyarrow
+import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import zstandard
@@ -458,6 +459,39 @@ def test_an_excel_file_that_unpacks_into_more_than_the_limit_is_refused_before_i
         patch.setattr("openpyxl.load_workbook", None)  # not reached
         with pytest.raises(UserError, match=r"unpacks into 1 MB; the limit is 0: use CSV"):
             list(readers.read_excel_rows(tmp_path / "bomb.xlsx"))
+
+
+@each(("kind", "text"), [("parquet", pyarrow.string()), ("parquet", pyarrow.large_string()), ("arrow", None)])
+def test_a_file_that_repeats_a_text_is_refused_before_that_is_copied(kind, text, tmp_path, monkeypatch):
+    rows = pyarrow.array(["a" * 1000, None, "b"]).dictionary_encode().take(pyarrow.array([0, 1, 2, 0, 0]))
+    table = pyarrow.table({"text": rows if kind == "arrow" else rows.cast(text), "n": [1, 2, 3, 4, 5]})
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        pyarrow.feather.write_feather(table, path)
+    for limit in (3001, 3000):
+        monkeypatch.setattr("acclimate.data.readers.MAX_BATCH", limit)
+        if limit == 3001:
+            ((schema, batch),) = readers.read_batches(path, lambda schema: ["n", "text"])
+            assert batch.schema.field("text").type == schema.field("text").type and batch.schema.names == ["n", "text"]
+            assert batch.column("text").to_pylist() == ["a" * 1000, None, "b", "a" * 1000, "a" * 1000]
+        else:
+            with pytest.raises(UserError, match=r"repeats texts that take 0\.0 GB for 5 rows"):
+                list(read_records(path))
+
+
+def test_gaps_between_rows_of_an_excel_file_are_filled_up_to_the_limit_of_excel(tmp_path, monkeypatch):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in (["text"], ["good soup"]):
+        book.active.append(row)
+    book.active.cell(40, 1, "the last")
+    book.save(tmp_path / "a.xlsx")
+    monkeypatch.setattr("acclimate.data.readers.MAX_SHEET_ROWS", 40)
+    assert list(read_records(tmp_path / "a.xlsx")) == [(2, "good soup", ""), (40, "the last", "")]
+    monkeypatch.setattr("acclimate.data.readers.MAX_SHEET_ROWS", 39)
+    with pytest.raises(UserError, match="more than 39 rows, the limit of Excel: use CSV"):
+        list(read_records(tmp_path / "a.xlsx"))
 
 
 def test_excel_files_are_read_as_tables(tmp_path):

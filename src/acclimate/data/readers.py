@@ -54,6 +54,10 @@ MAX_ROWS_WITHOUT_COLUMN = 10_000
 # If blocks are longer than this on average, the file is taken to have one document per line and a stray blank line.
 MAX_MEAN_BLOCK_LINES = 50
 
+MAX_SHEET_ROWS = 1_048_576
+"""Rows that a sheet of Excel has at most."""
+MAX_BATCH = 4 * 2**30
+"""Bytes of text in a batch of rows: a few bytes of a file may stand for as many copies of a text."""
 MAX_WORKBOOK = 512 * 2**20
 """Bytes that an Excel file may unpack into, all of whose rows are held in memory."""
 MAX_LISTED_KEYS = 12
@@ -383,14 +387,20 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         book = load_workbook(file, read_only=True, data_only=True)
         first, *others = book.worksheets
         first.reset_dimensions()  # what some programs write is wrong, and rows outside of it would be lost
-        rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
+        rows = []
+        for number, row in enumerate(first.iter_rows(values_only=True), 1):
+            if number > MAX_SHEET_ROWS:  # gaps between the numbers of rows are filled with empty ones
+                raise UserError(f"'{path}' has more than {MAX_SHEET_ROWS:,} rows, the limit of Excel: use CSV.")
+            cells = ["" if cell is None else str(cell) for cell in row]
+            if any(cell.strip() for cell in cells):
+                rows.append((number, cells))
     except UserError:
         raise
     except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML, among others
         raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
     if others:
         warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
-    numbered = ((number, row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row))
+    numbered = iter(rows)
     _, names = next(numbered, (0, []))
     names = check_names(path, [name.strip() for name in names])
     for number, row in numbered:
@@ -416,10 +426,16 @@ def read_batches(
     try:
         with open_bytes(path) as data:
             if detect_format(path) == ".parquet":
-                with pyarrow.parquet.ParquetFile(data) as file:
-                    schema = file.schema_arrow
+                schema = pyarrow.parquet.read_schema(data)
+                data.seek(0)
+                texts = {
+                    one.name: one.type for one in schema if one.type in (pyarrow.string(), pyarrow.large_string())
+                }
+                with pyarrow.parquet.ParquetFile(data, read_dictionary=[*texts]) as file:
                     for batch in file.iter_batches(batch_size=1024, columns=select(schema)):
-                        yield schema, batch
+                        _check_size(path, batch)
+                        kept = [one.with_type(texts.get(one.name, one.type)) for one in batch.schema]
+                        yield schema, batch.cast(pyarrow.schema(kept))
                 return
             magic = data.read(6)
             data.seek(0)
@@ -428,9 +444,27 @@ def read_batches(
             indices = range(source.num_record_batches) if magic == b"ARROW1" else None
             for batch in source if indices is None else map(source.get_batch, indices):
                 batch.validate(full=True)  # damaged offsets would be read outside of the buffers
+                _check_size(path, batch)
                 yield source.schema, batch if columns is None else batch.select(columns)
     except MemoryError as error:  # a damaged size
         raise OSError("a part of it asks for more memory than there is") from error
+
+
+def _check_size(path: Path, batch: pyarrow.RecordBatch) -> None:
+    import pyarrow
+    import pyarrow.compute
+
+    size = 0
+    for column in batch.columns:
+        values = column.dictionary if isinstance(column, pyarrow.DictionaryArray) else None
+        if isinstance(values, pyarrow.StringArray | pyarrow.LargeStringArray):
+            lengths = pyarrow.compute.binary_length(values).cast(pyarrow.int64())
+            size += pyarrow.compute.sum(lengths.take(column.indices)).as_py() or 0
+    if size > MAX_BATCH:
+        raise UserError(
+            f"'{path}' repeats texts that take {size / 2**30:.1f} GB for {len(batch):,} rows; the limit is "
+            f"{MAX_BATCH / 2**30:.1f}: leave out the longest texts."
+        )
 
 
 def _read_column(path: Path, text_column: str) -> Iterator[Record]:
