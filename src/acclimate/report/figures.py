@@ -183,7 +183,7 @@ def svg(figure: Figure, name: str, title: str) -> str:
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<[^>]*>", lambda tag: _tag(tag.group(), name), text)  # tags only: labels keep their text
+    text = re.sub(r"<[^<>]*>", lambda tag: _tag(tag.group(), name), text)  # tags only: labels keep their text
     head = re.match(r"<svg[^>]*>", text)
     assert head is not None
     box = re.search(r'viewBox="[^"]*"', head.group())

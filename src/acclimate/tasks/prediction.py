@@ -123,8 +123,8 @@ def load_predictor(model: str | Path, max_length: int | None) -> Predictor:
     """
     config = load_config(model)
     folder = local_folder(model)
-    record = (read_json_object(folder / RECORD_FILE) if folder else None) or {}
-    known = str(record.get("result", {}).get("kind", ""))
+    record = read_training(folder)
+    known = record.result.kind
     kinds = [TASK_KINDS.lookup(name)() for name in TASK_KINDS.names()]
     kind = next((kind for kind in kinds if kind.reads(model, config, known)), None)
     if kind is None:
@@ -132,9 +132,9 @@ def load_predictor(model: str | Path, max_length: int | None) -> Predictor:
             f"'{model}' has no head of a task ({', '.join(config.architectures or ['no architecture named'])}): "
             f"fine-tune it first, with acclimate finetune --model {model} --task TASK."
         )
-    trained = record.get("identity", {}).get("options", {}).get("max_length")
+    trained = record.identity.options.max_length
     predictor: Predictor = kind.predictor(model, max_length or trained or _usual_length(config), default_device())
-    predictor.reading = record.get("result", {}).get("reading", {})
+    predictor.reading = record.result.reading
     predictor.kind = kind
     if hasattr(predictor.head, "prepare"):  # sentence encoders are on their device
         predictor.head.prepare()

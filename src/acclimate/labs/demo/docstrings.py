@@ -35,9 +35,9 @@ _FIELD = re.compile(r"^\s*:(param|type|returns?|rtype|raises?|arg|args|ivar|vart
 _PARAMETER = re.compile(r"^\s*[\w*\\.`, ()\[\]{}']{1,60} : .*$|^\s*\*{0,2}\w+$")
 _DIRECTIVE = re.compile(r"^\s*\.\. ")
 _TITLE = re.compile(r"^\s*(example|examples|usage)s?\s*:{1,2}\s*$", re.IGNORECASE)
-_ROLE = re.compile(r":[\w:+-]+:`([^`]*)`")
-_ROLE_TARGET = re.compile(r"^(.*?)\s*<[^<>]*>$")
-_FOOTNOTE = re.compile(r"\s*\[(?:\d+|[A-Z][A-Za-z]*\d{2,4}\w?|#\w*)\]_")
+_ROLE = re.compile(r":[\w:+-]{1,40}:`([^`]*)`")
+_ROLE_TARGET = re.compile(r"^(.*?)\s{0,20}<[^<>]*>$")
+_FOOTNOTE = re.compile(r"\s{0,20}\[(?:\d+|[A-Z][A-Za-z]*\d{2,4}\w?|#\w*)\]_")
 _BACKTICKS = re.compile(r"`{1,2}([^`]*)`{1,2}_{0,2}")
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^\s*][^*]*?)\*{1,2}(?![\w*])")
 
