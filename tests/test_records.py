@@ -10,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.base.records import Record
+from acclimate.base.files import RECORD_FILE, write_json
+from acclimate.base.records import Record, read_kept
+from acclimate.data.operations import read_accounts
+from acclimate.data.sources import FileSource
 from acclimate.labs.plan.logs import read_rows
 from acclimate.results.study import StudyResults
 from acclimate.study.executor import JobStore
 from acclimate.study.forecast import Durations
 from acclimate.study.job import FORMAT
+from acclimate.tasks.record import read_training
 from acclimate.tasks.result import FinetuneResult, RunFolder
 from tests.cases import each
 
@@ -167,3 +171,50 @@ def test_the_record_of_a_run_of_any_form_is_used_or_counts_as_missing(tmp_path_f
         assert "run.json" in str(error)
         return
     assert found is None or (isinstance(found.labels, list) and found.seconds + found.steps + found.train_loss)
+
+
+TRAINED = {
+    "identity": {"options": {"max_length": 64, "seed": 0}},
+    "result": {"kind": "single_label", "reading": {"text_column": "review", "pair_column": None, "replace": ["a=b"]}},
+}
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_record_of_a_training_of_any_form_is_read_or_named(tmp_path_factory, data):
+    file = tmp_path_factory.getbasetemp() / RECORD_FILE
+    write_json(file, mutated(data, TRAINED))
+    try:
+        found = read_training(file.parent)
+    except UserError as error:
+        assert str(file) in str(error)
+    else:
+        assert isinstance(found.result.kind, str) and (found.identity.options.max_length or 1) >= 1
+        assert found.result.reading.get("text_column") is None or isinstance(found.result.reading["text_column"], str)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_accounts_of_a_text_of_any_form_are_read_or_named(tmp_path_factory, data):
+    source = FileSource(tmp_path_factory.getbasetemp() / "text.jsonl")
+    source.path.write_text('{"text": "a"}\n')
+    counts = dict.fromkeys(("documents_in", "documents_out", "tokens_in", "tokens_out"), 1)
+    account = {"operation": "duplicates", "name": "duplicates", **counts, "kept": ["a"], "notes": {"near": 1}}
+    write_json(source.account, mutated(data, {"text": source.fingerprint(), "accounts": [account]}))
+    try:
+        assert all(isinstance(one.summary(), str) for one in read_accounts(source.path))
+    except UserError as error:
+        assert str(source.account) in str(error)
+
+
+@each("hint", [list[str], dict[str, list[int]], Small])
+@given(
+    text=st.text(max_size=5)
+    | st.builds(json.dumps, st.recursive(WRONG.filter(lambda one: one is not DELETE), st.lists))
+)
+def test_what_is_kept_has_the_form_or_counts_as_missing(tmp_path_factory, hint, text):
+    file = tmp_path_factory.getbasetemp() / "kept.json"
+    file.write_text(text, encoding="utf-8")
+    found = read_kept(file, hint)
+    assert found is None or isinstance(found, (list, dict, Small))
+    assert hint != list[str] or found is None or all(isinstance(one, str) for one in found)

@@ -140,8 +140,12 @@ def test_a_kill_costs_no_more_than_the_rows_since_the_last_save(models, tmp_path
     with pytest.raises(KeyboardInterrupt):
         predict(models / "good", rows, tmp_path / "out.jsonl", **QUIET)
     assert not (tmp_path / "out.jsonl").exists()
+    first, second = sorted(tmp_path.rglob("0*.json"))
+    saved = json.loads(first.read_text())
+    first.write_text(json.dumps({"answers": [None, *saved["answers"][1:]]}))
+    second.write_text('{"answers": 5}')  # both are computed again
     made = predict(models / "good", rows, tmp_path / "out.jsonl", **QUIET)
-    assert seen == [5, 5, 5, 5, 2] and made.rows == whole
+    assert seen == [5, 5, 5, 5, 5, 5, 2] and made.rows == whole
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == whole
     assert [path.name for path in tmp_path.iterdir() if "work" in path.name and path.is_dir()] == []
 

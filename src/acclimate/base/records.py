@@ -148,6 +148,18 @@ def read_record(path: str | Path, kind: type[RecordT], remedy: str) -> RecordT:
         raise UserError(f"'{path}' is damaged ({first_line(error).removesuffix('.')}); {remedy}.") from error
 
 
+def read_kept(path: Path, hint: Any) -> Any:
+    """Return the content of a JSON file that acclimate keeps; None if there is none, or it has another form.
+
+    Args:
+        path: The file.
+        hint: The type of its content, see :func:`build_value`.
+    """
+    with suppress(OSError, ValueError, UserError):
+        return build_value(hint, read_json(path), path.name)
+    return None
+
+
 @cache
 def _hints(cls: type[Record]) -> dict[str, Any]:
     return get_type_hints(cls, include_extras=True)

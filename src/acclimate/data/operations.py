@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acclimate.base.errors import UserError
-from acclimate.base.files import atomic_file, cache_folder, check_output_name, read_json_object, write_json
-from acclimate.base.records import fingerprint, texts_fingerprint
+from acclimate.base.files import atomic_file, cache_folder, check_output_name, write_json
+from acclimate.base.records import Record, fingerprint, read_record, texts_fingerprint
 from acclimate.base.registry import Part, Registry, build_dataclass, identify_function, plain_value
 from acclimate.data.documents import Corpus, format_count
 from acclimate.data.pool import Document, Documents, count_words
@@ -262,13 +262,22 @@ def _write_accounts(path: Path, accounts: Sequence[OperationAccount]) -> None:
     write_json(FileSource(path).account, {"text": content, "accounts": [account.to_dict() for account in accounts]})
 
 
+class _Accounts(Record):
+    text: str
+    accounts: list[OperationAccount]
+
+
 def read_accounts(path: Path) -> list[OperationAccount]:
-    """Return the reports of the operations that made a file; none if there are none, or the file has changed."""
-    if not path.is_file() or not (found := read_json_object(FileSource(path).account)):
+    """Return the reports of the operations that made a file; none if there are none, or the file has changed.
+
+    Raises:
+        UserError: If the file of the reports is damaged.
+    """
+    source = FileSource(path)
+    if not path.is_file() or not source.account.is_file():
         return []
-    if found.get("text") != FileSource(path).fingerprint():
-        return []
-    return [OperationAccount.from_dict(account) for account in found.get("accounts", [])]
+    found = read_record(source.account, _Accounts, "delete it to read the text without what it says")
+    return found.accounts if found.text == source.fingerprint() else []
 
 
 def find_accounts(corpus: Corpus) -> list[OperationAccount]:

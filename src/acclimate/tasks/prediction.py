@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from acclimate.adaptation.result import open_work_folder
 from acclimate.base.device import choose_precision, default_device
 from acclimate.base.errors import UserError, printable, warn_once
-from acclimate.base.files import RECORD_FILE, check_writable, local_folder, read_json_object, write_text
+from acclimate.base.files import check_writable, write_text
 from acclimate.base.locks import output_lock
 from acclimate.base.options import build, recorded, values, verb
 from acclimate.base.progress import Progress
+from acclimate.base.records import Record, read_kept
 from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
 from acclimate.data.csv_reader import split_columns
@@ -36,6 +37,7 @@ from acclimate.tasks.groups import find_grouping, number_known_groups
 from acclimate.tasks.interfaces import Answer, Predictor
 from acclimate.tasks.kinds.retrieval.data import read_passages
 from acclimate.tasks.prediction_options import PredictOptions
+from acclimate.tasks.record import read_training
 from acclimate.tasks.sources import read_every_row
 
 if TYPE_CHECKING:
@@ -115,6 +117,11 @@ def _short(value: Any) -> str:
     return f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False):.60}"
 
 
+class _SavedAnswer(Record):
+    cells: dict[str, Any]
+    value: Any
+
+
 def load_predictor(model: str | Path, max_length: int | None) -> Predictor:
     """Load a trained model as a predictor of its kind of task.
 
@@ -122,8 +129,7 @@ def load_predictor(model: str | Path, max_length: int | None) -> Predictor:
         UserError: If the model does not exist, or is not trained for a kind of task.
     """
     config = load_config(model)
-    folder = local_folder(model)
-    record = read_training(folder)
+    record = read_training(model)
     known = record.result.kind
     kinds = [TASK_KINDS.lookup(name)() for name in TASK_KINDS.names()]
     kind = next((kind for kind in kinds if kind.reads(model, config, known)), None)
@@ -179,14 +185,14 @@ def _predict_rows(
         for start in range(0, len(examples), CHUNK):
             chunk = examples[start : start + CHUNK]
             part = None if work is None else work / f"{start:09d}.json"
-            saved = None if part is None else read_json_object(part)
-            if saved is None:
+            saved = None if part is None else read_kept(part, dict[str, list[_SavedAnswer | None]])
+            if saved is None or [one is None for one in saved.get("answers", ())] != [one is None for one in chunk]:
                 answers = iter(predictor.answer([one for one in chunk if one is not None], precision))
                 made = [None if one is None else next(answers) for one in chunk]
-                saved = {"answers": [answer and [answer.cells, answer.value] for answer in made]}
+                saved = {"answers": [answer and answer._asdict() for answer in made]}
                 if part is not None:
                     write_text(part, json.dumps(saved, ensure_ascii=False))
-            found += [answer and Answer(*answer) for answer in saved["answers"]]
+            found += [answer and Answer(**answer) for answer in saved["answers"]]
             progress.update(len(found))
     return found
 

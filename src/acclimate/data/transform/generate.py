@@ -137,7 +137,8 @@ def _index(path: Path) -> Iterator[tuple[str, int]]:
     with path.open("rb") as file:
         for line in file:
             with suppress(ValueError, KeyError, TypeError):
-                yield json.loads(line)["of"], place
+                if isinstance((found := json.loads(line))["values"], list):
+                    yield str(found["of"]), place
             place += len(line)
     if not line.endswith(b"\n"):
         with path.open("ab") as end:

@@ -16,7 +16,7 @@ from acclimate.base.errors import UserError, check_stop
 from acclimate.base.files import atomic_file, cache_folder
 from acclimate.base.progress import Progress
 from acclimate.base.ranking import best_first, content_order, content_ranks
-from acclimate.base.records import fingerprint, texts_fingerprint
+from acclimate.base.records import fingerprint, read_kept, texts_fingerprint
 from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.data.pool import Document, Documents
 from acclimate.data.transform.generate import CachedFunction, Function, Key, read_score
@@ -232,11 +232,10 @@ class Sample(Transform):
         own = {name: getattr(self, name) for name in SAMPLING} | {"model": model_fingerprint(self.model)}
         key = fingerprint([own, texts_fingerprint(documents) if self.prompt_tokens else ""])
         file = cache_folder() / "samples" / f"{key}.json"
-        if not file.is_file():
+        if (found := read_kept(file, list[str])) is None:
             found = self._generate(documents, context)
             with atomic_file(file) as stream:
                 stream.write(json.dumps(found).encode())
-        found = json.loads(file.read_bytes())
         filled = [text for text in found if text.strip()]
         texts = list(dict.fromkeys(filled))
         return texts, {"samples": len(found), "empty": len(found) - len(filled), "repeated": len(filled) - len(texts)}

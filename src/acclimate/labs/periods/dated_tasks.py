@@ -12,7 +12,7 @@ from typing import Any
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_writable, read_json_object, write_json
 from acclimate.base.options import recorded, values
-from acclimate.base.records import fingerprint
+from acclimate.base.records import fingerprint, read_kept
 from acclimate.base.version import __version__
 from acclimate.data.reading import EDITS, default_task_name, find_task
 from acclimate.data.sources import is_hub_name, load_hub, parse_hub_name
@@ -277,8 +277,9 @@ class Trainings:
     def kept(self, identity: Sequence[Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return a result that is kept, or compute and keep it."""
         kept = None if self.folder is None else self.folder / "runs" / f"{fingerprint(list(identity))}.json"
-        if kept and (found := read_json_object(kept)):
-            return found
+        found = read_kept(kept, dict[str, list[Any]]) if kept else None
+        if found is not None and {"gold", "predicted"} <= found.keys():
+            return dict(found)
         found = json.loads(json.dumps(compute()))  # as it is read again
         if kept:
             kept.parent.mkdir(exist_ok=True)

@@ -22,7 +22,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from acclimate.base.device import Precision, copy_to, host_copy, with_host_copy
 from acclimate.base.errors import UserError, warn_once
-from acclimate.base.files import RECORD_FILE, read_json_object
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
@@ -52,6 +51,7 @@ from acclimate.tasks.kinds.choice.data import (
     read_unanswered,
 )
 from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.record import read_training
 
 ABSENT = -1e4
 """Score of the choices that an item does not have; finite, so that its product with a probability of zero is zero."""
@@ -327,8 +327,7 @@ class MultipleChoice(TaskKind):
 
     def is_model_of(self, path: str | Path, task: ChoiceTask) -> bool:
         """Return whether a checkpoint has a trained head for choices, or is a decoder that was fine-tuned on such."""
-        record = read_json_object(Path(path) / RECORD_FILE) or {}
-        return has_choice_head(load_config(path)) or record.get("result", {}).get("kind") == "choice"
+        return has_choice_head(load_config(path)) or read_training(path).result.kind == "choice"
 
     def reads(self, path: str | Path, config: Any, kind: str) -> bool:
         """Return whether a checkpoint has a trained head for choices, or is a decoder that was fine-tuned on such."""

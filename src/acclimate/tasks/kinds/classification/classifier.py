@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
-from acclimate.base.files import read_json
+from acclimate.base.records import read_kept
 from acclimate.cards.card import LABELS_FILE
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
@@ -155,7 +155,9 @@ class Classification(TaskKind):
         """Load a classifier."""
         if (names := find_file(str(path), LABELS_FILE)) is not None:
             encoder = load_bi_encoder(path, max_length).model
-            return TextPredictor(FittedClassifier(encoder), read_json(names))
+            if (classes := read_kept(names, list[str])) is None:
+                raise UserError(f"'{names}' is damaged: it is a list of the names of the classes; fine-tune again.")
+            return TextPredictor(FittedClassifier(encoder), classes)
         head = Classifier(
             *load_with_head(AutoModelForSequenceClassification, path, {}, max_length, device, "classifier")
         )
