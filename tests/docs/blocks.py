@@ -165,7 +165,10 @@ class Runner:
             if (pair := (" ".join(words[1:3]), given[1])) not in self.executed:
                 self.executed.add(pair)
                 place = f"printed-{len(self.executed)}" + ".csv" * (given[1] == "predict")
-                run([command], SAMPLES, *(["--out", place] if "--out" in given else []))
+                more = ["--out", place] if "--out" in given else []
+                if given[1:3] == ["compare", "--model"] and "--heldout" not in given:
+                    more += ["--heldout", "heldout.txt"]  # 2 % of a small sample are no document
+                run([command], SAMPLES, *more)
 
     def _python(self, block: Block) -> None:
         """Run a block as the continuation of the page's module, whose source can be read like that of any other.

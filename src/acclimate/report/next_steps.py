@@ -64,16 +64,14 @@ def predict_words(results: StudyResults, folder: Path) -> list[str]:
 
 def _predictions(study: _Study) -> Iterator[tuple[list[str], list[str]]]:
     """Yield for each task the command that uses its best model, and the one that compares it with the baseline."""
-    for row in (row for row in study.results.rows.get("kept", []) if row["best"]):
-        others = [
-            one["folder"]
-            for one in study.results.rows["kept"]
-            if one is not row and all(one[name] == row[name] for name in ("model", "domain", "task"))
-        ]
-        words = [["--model", str(study.folder / one)] for one in (*others, row["folder"])]
+    kept = study.results.rows.get("kept", [])
+    for row in (row for row in kept if row["best"]):
+        places = [[one[name] for name in ("model", "domain", "task")] for one in (row, *kept)]
+        pair = [one for one, place in zip(kept, places[1:], strict=True) if place == places[0]]  # the baseline first
+        words = [["--model", str(study.folder / one["folder"])] for one in (row, *pair)]
         data = ["--data", "DATA", "--out"]
-        both = ["predict", *itertools.chain(*words), *data, "compared.csv"] if others else []
-        yield ["predict", *words[-1], *data, "predictions.csv"], both
+        both = ["predict", *itertools.chain(*words[1:]), *data, "compared.csv"] if len(pair) > 1 else []
+        yield ["predict", *words[0], *data, "predictions.csv"], both
 
 
 def _text(flag: str, sources: Sequence[Any]) -> list[str]:
