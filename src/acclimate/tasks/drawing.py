@@ -62,7 +62,7 @@ def draw_splits(
         elif len(classes) > 1 and len(train) > 2 / TEST_SHARE:
             most = max(classes.values())
             shortage = f"none of its {len(classes):,} classes has more than {most} of {len(train):,} {items}, too few"
-            shortage += " to draw one of each from (are the labels numbers or texts?)"
+            shortage += " to draw one of each from (are the labels numbers or texts? --label-column names others)"
         raise UserError(f"The task '{name}' has no test split, and {shortage}; add a test split.")
     moved = {place for places in drawn.values() for place in places}
     splits["train"] = [item for place, item in enumerate(train) if place not in moved]

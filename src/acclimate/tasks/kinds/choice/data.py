@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -134,6 +135,8 @@ def find_columns(rows: Sequence[Row], options: ReadingOptions, unanswered: bool 
 
     questions = usual(QUESTION_NAMES, options.text_column, (options.pair_column, options.label_column))
     choices, guessed = _choice_columns(lower), None
+    if len(choices) == 1 and not any(map(_is_list, cells(rows[:READ_ROWS], choices[0]))):
+        choices = ()
     if not choices and (guessed := _guess_lists(rows[:READ_ROWS])):
         choices = guessed[:1]
     if not questions and choices:
@@ -185,6 +188,12 @@ def _guess_lists(rows: Sequence[Row]) -> tuple[str, str] | None:
             if sum(read(_value(row, name), choices) is not None for row, choices in every) > 0.8 * len(every):
                 return lists[0], name
     return None
+
+
+def _is_list(value: Any) -> bool:
+    with suppress(ValueError):
+        return isinstance(_plain(value), list | tuple | Mapping)
+    return False
 
 
 def _texts_of(value: Any) -> list[str]:
