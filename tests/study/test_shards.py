@@ -259,6 +259,8 @@ def test_the_command_line(monkeypatch, tmp_path, capsys):
         assert asked == {
             "shard": extra[1] if len(extra) > 1 else None,
             "report_only": len(extra) == 1,
+            "keep": None,
+            "report_to": None,
             "settings": None,
             "only": (),
             "backend": None,

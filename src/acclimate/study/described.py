@@ -11,7 +11,7 @@ from acclimate.base.files import write_json
 from acclimate.base.options import values, verb
 from acclimate.base.terminal import echo
 from acclimate.base.verbs import Next, given_words
-from acclimate.results.study import StudyResults
+from acclimate.results.study import QUICK_NOTE, StudyResults
 from acclimate.study.changes import load_study
 from acclimate.study.compare import check_study_folder, compare
 from acclimate.study.draft import (
@@ -100,7 +100,7 @@ def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
         yield f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left."
     else:
         yield f"Report: {Path(options.out) / 'report.html'}"
-    if result.config["evaluate"]["quick"]:
+    if QUICK_NOTE in result.notes:
         more = ["--set", "evaluate.quick=false"] if options.settings and "evaluate.quick" in options.settings else []
         yield Next([*given_words("--quick", valued=("--minutes",)), *more], "for the full answer, by fine-tuning")
     elif words := predict_words(result, Path(options.out)):
