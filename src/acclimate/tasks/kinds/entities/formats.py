@@ -113,7 +113,7 @@ def find_columns(rows: Sequence[Row], options: ReadingOptions) -> Columns | None
     words = _candidates(head, options.text_column, (*TOKEN_NAMES, *TEXT_NAMES), _hold_words)
     for text, marks in product(words, _candidates(head, options.label_column, TAG_NAMES, _hold_tags)):
         are_lists = all(any(map(_list, cells(head, column))) for column in (text, marks))
-        if text == marks or not (are_lists or _hold_tags(cells(head, marks))):
+        if text == marks or _hold_tags(cells(head, text)) or not (are_lists or _hold_tags(cells(head, marks))):
             continue
         if any(_are_tags(row.get(text), row.get(marks)) for _, row in head):
             return Columns("tags", text, marks)
