@@ -63,7 +63,7 @@ class SelfDistillation(Method):
     def __post_init__(self) -> None:
         """Validate the weight."""
         check_not_negative(weight=self.weight)
-        self._model: PreTrainedModel | None = None  # set by `prepare`
+        self._model: PreTrainedModel | None = None  # set by `check`
 
     def stages(self) -> list[Stage]:
         """Return the stage that makes the teacher, and the one that learns from it."""
@@ -82,10 +82,10 @@ class SelfDistillation(Method):
         if self.pooling == "cls" and not kind_of(model).uses_masking:
             raise UserError("The first token of a causal language model has not read the text; use pooling=mean.")
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Load the teacher."""
-        assert self.teacher is not None, "there are stages"
-        self._model = run.load_reader(self.teacher, "states")
+    def check(self, run: AdaptContext) -> None:
+        """Load the teacher, if it is known."""
+        super().check(run)
+        self._model = run.load_reader(self.teacher, "states") if self.teacher else None
 
     def readers(self) -> dict[str, PreTrainedModel]:
         """Return the teacher."""

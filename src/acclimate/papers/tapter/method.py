@@ -18,6 +18,8 @@ from acclimate.api import (
     UserError,
     check_not_negative,
     check_positive,
+    find_file,
+    read_stop_words,
     register_method,
     with_presets,
 )
@@ -98,6 +100,15 @@ class TAPTER(Method):
         if self.vectors and self.general:
             raise UserError("Give either vectors to continue from or a general text to train them on, not both.")
         self._regularizer: EmbeddingRegularizer | None = None  # set by `prepare`
+
+    def check(self, run: AdaptContext) -> None:
+        """Check that the files exist."""
+        super().check(run)
+        read_stop_words(self.stop_words, run.tokenizer)
+        if self.vectors and find_file(self.vectors) is None:
+            raise UserError(f"There is no file '{self.vectors}'; give the vectors of method tapter as .bin or .npy.")
+        if self.general:
+            Corpus([self.general])
 
     def prepare(self, run: AdaptContext) -> None:
         """Train fastText, or read its vectors from the cache, and create the projection."""
