@@ -16,6 +16,8 @@ from acclimate.base.ranking import DECIMALS, best_first, content_ranks, settle, 
 from acclimate.data.operations import SELECTIONS, TRANSFORMS, Context
 from acclimate.data.select.nearest import Nearest
 from acclimate.evaluation.retrieval import rank_with_bm25
+from acclimate.labs.inspection.experts import _best
+from acclimate.labs.sequence.planned import similar_order
 from acclimate.merging.experts import compare_domains
 from tests.data.select.test_operations import pool
 
@@ -82,3 +84,13 @@ def test_selections_are_the_same_under_two_kernels_of_blas():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=300
     )
     assert json.loads(ran.stdout.splitlines()[-1]) == select_everything()
+
+
+def test_what_is_as_near_or_as_good_is_ordered_by_its_name_whatever_the_order_it_is_given_in():
+    texts = {"start": ["soup of the day"], "b": ["a match of the day"], "a": ["a match of the day"], "c": ["goal"]}
+    orders = {similar_order({"start": texts["start"], **{name: texts[name] for name in names}})
+              for names in itertools.permutations("abc")}  # fmt: skip
+    assert len(orders) == 1
+    rows = [{"expert": name, "nats": 2.0 + noise} for name, noise in zip("abcd", (0, 1e-9, -1e-9, 1), strict=True)]
+    for lowest in (True, False):
+        assert len({tuple(_best(one, "nats", 4, lowest)) for one in itertools.permutations(rows)}) == 1

@@ -10,6 +10,7 @@ from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import MANIFEST_FILE, check_report_file, read_json_object, write_json
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
+from acclimate.base.ranking import best_first, content_ranks
 from acclimate.base.verbs import Next, show_report
 from acclimate.base.version import __version__
 from acclimate.data.documents import as_corpus, subsample_documents
@@ -78,5 +79,6 @@ def show_experts(report: Any, options: InspectExpertsOptions) -> Iterator[Any]:
 
 
 def _best(rows: Sequence[Mapping[str, Any]], measure: str, count: int, lowest: bool = False) -> list[str]:
-    ordered = sorted(rows, key=lambda row: row[measure], reverse=not lowest)
-    return [str(row["expert"]) for row in ordered[:count]]
+    names, sign = [str(row["expert"]) for row in rows], -1 if lowest else 1
+    order = best_first([sign * row[measure] for row in rows], content_ranks(names))
+    return [names[place] for place in order[:count]]

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.base.bounds import Count, SeedNumber
 from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.base.ranking import best_first, content_ranks
 from acclimate.study.config import MethodSpec, StudyConfig
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.sections import SectionEntry
@@ -141,10 +142,9 @@ def similar_order(texts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     reader = TfidfVectorizer(sublinear_tf=True).fit([one for name in names for one in texts[name]])
     means = np.stack([np.asarray(reader.transform(texts[name]).mean(0))[0] for name in names])
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-    order = [0]
+    order, ranks = [0], content_ranks(names)
     while len(order) < len(names):
-        near = means @ means[order[-1]]
-        order.append(max((index for index in range(len(names)) if index not in order), key=lambda index: near[index]))
+        order.append(next(index for index in best_first(means @ means[order[-1]], ranks) if index not in order))
     return tuple(names[index] for index in order)
 
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.base.errors import UserError, check_positive
+from acclimate.base.ranking import best_first
 from acclimate.data.documents import Corpus
 from acclimate.models.adapters import TRAINED_NAMES, Adapter, build_ordinary, convert_weights, register, share_weights
 from acclimate.models.compiling import layers_of
@@ -141,7 +142,7 @@ class DeeperAdapter(Adapter):
             handle = layer.register_forward_hook(_skip, with_kwargs=True)
             losses.append(self.general_loss.loss())
             handle.remove()
-        return sorted(sorted(range(len(layers)), key=losses.__getitem__)[:number])
+        return sorted(best_first([-loss for loss in losses], range(len(layers)))[:number].tolist())
 
 
 def _skip(module: nn.Module, inputs: Any, options: dict[str, Any], output: Any) -> Any:
