@@ -24,12 +24,13 @@ from acclimate.base.files import (
     is_intact,
     read_json,
     read_json_object,
+    read_lines,
     record_files,
     write_json,
     write_text,
 )
 from acclimate.base.locks import output_lock
-from tests.cases import each
+from tests.cases import SOURCES, each
 
 
 def make(path, times: int) -> None:
@@ -250,3 +251,17 @@ def test_the_advice_of_torch_to_run_pickled_code_is_not_repeated():
     text = "Weights only load failed. Re-running `torch.load` with `weights_only` set to `False` will likely succeed"
     assert first_line(ValueError("Invalid field:\n  'a' is 3\nmore")) == "Invalid field: 'a' is 3"
     assert "weights_only" not in first_line(RuntimeError(text)) and "could run code" in first_line(RuntimeError(text))
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=4)))
+def test_only_line_ends_separate_the_lines_of_a_file(tmp_path_factory, lines):
+    path = tmp_path_factory.getbasetemp() / "lines.txt"
+    for end in ("\n", "\r\n"):
+        path.write_bytes("".join(line + end for line in lines).encode())
+        assert read_lines(path) == lines
+
+
+def test_no_file_is_split_at_the_separators_of_unicode():
+    lines = [(file.name, line) for file in SOURCES for line in file.read_text(encoding="utf-8").split("\n")]
+    split = [(name, line) for name, line in lines if ".splitlines(" in line and "/proc/" not in line]
+    assert not [(name, line) for name, line in split if "read_text" in line or "open(" in line]

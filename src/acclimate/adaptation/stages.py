@@ -11,7 +11,7 @@ from acclimate.adaptation.method import Method
 from acclimate.adaptation.options import NO_SIMILARITY
 from acclimate.adaptation.result import AdaptResult, open_work_folder, read_manifest
 from acclimate.adaptation.run import Run
-from acclimate.base.files import MANIFEST_FILE, atomic_folder, record_files, write_json
+from acclimate.base.files import MANIFEST_FILE, atomic_folder, read_lines, record_files, write_json
 from acclimate.base.options import values
 from acclimate.base.progress import print_message
 from acclimate.cards.writers import load_name, write_adapted_card
@@ -95,7 +95,7 @@ def _join_logs(places: Sequence[Path]) -> list[str]:
     lines = []
     done = {"step": 0, "tokens": 0, "seconds": 0.0}
     for number, place in enumerate(places, 1):
-        for text in (place / LOG_FILE).read_text(encoding="utf-8").splitlines():
+        for text in read_lines(place / LOG_FILE):
             line = json.loads(text)
             moved = {name: round(line[name] + before, 1) for name, before in done.items() if name in line}
             lines.append(json.dumps({**line, **moved, "stage": number}) + "\n")

@@ -215,6 +215,15 @@ def read_json(path: str | Path) -> Any:
         raise ValueError("too deeply nested") from error
 
 
+def read_lines(path: str | Path, encoding: str = "utf-8") -> list[str]:
+    """Return the lines of a text file.
+
+    Unlike ``str.splitlines``, it does not end a line at the separators of Unicode, which JSON leaves inside of texts.
+    """
+    text = Path(path).read_text(encoding=encoding)
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def read_json_object(path: str | Path) -> dict[str, Any] | None:
     """Return the content of a JSON file; None if it is missing or not a JSON object."""
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError, did_you_mean
-from acclimate.base.files import find_file
+from acclimate.base.files import find_file, read_lines
 from acclimate.data.surface_forms import TextNormalizer
 
 
@@ -41,7 +41,7 @@ def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
 
 def _read_word_file(path: Path) -> frozenset[str]:
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_lines(path, "utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"The stop word file '{path}' is not UTF-8; save it as UTF-8.") from error
     except OSError as error:

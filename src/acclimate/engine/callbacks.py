@@ -310,7 +310,8 @@ class StepCallback(TrainerCallback):
             group.seed_dropout(int(args.seed))
         if group.first and trainer.log_file.is_file():
             # Steps after the checkpoint are repeated, so their lines are removed.
-            lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)
+            with trainer.log_file.open(encoding="utf-8") as file:
+                lines = file.readlines()
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state.global_step]
             write_text(trainer.log_file, "".join(kept))
             trainer.lines = [json.loads(line) for line in kept]

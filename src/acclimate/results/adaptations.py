@@ -12,6 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 import numpy as np
 
 from acclimate.base.errors import UserError
+from acclimate.base.files import read_lines
 from acclimate.base.records import Record, optional
 
 CURVE_POINTS = 200
@@ -64,7 +65,7 @@ class CurvePoint(Record):
 def read_log(log: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of a ``log.jsonl``. Invalid lines are skipped; a missing file has none."""
     try:
-        lines = log.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(log)
     except (OSError, UnicodeDecodeError):
         return
     for line in lines:

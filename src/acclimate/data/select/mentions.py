@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from acclimate.base.errors import UserError
+from acclimate.base.files import read_lines
 from acclimate.data.contamination import split_words
 from acclimate.data.operations import EXAMPLES, Context, Operation, register
 from acclimate.data.pool import Documents
@@ -57,7 +58,7 @@ def read_entries(path: str) -> list[str]:
         UserError: If it cannot be read as UTF-8, or has none.
     """
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
+        lines = read_lines(Path(path).expanduser(), "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' cannot be read as UTF-8 text with one word or phrase per line.") from error
     if not (found := [line for line in lines if line.strip()]):

@@ -16,7 +16,7 @@ import numpy as np
 from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.method import REGISTRY
 from acclimate.base.errors import UserError
-from acclimate.base.files import check_report_file, write_json
+from acclimate.base.files import check_report_file, read_lines, write_json
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
 from acclimate.base.verbs import Next, show_place
@@ -272,7 +272,7 @@ def _run_pilot(
     every = max(1, options.pilot_steps // MEASUREMENTS)
     measuring = {"heldout": Corpus.of(texts["domain"]), "heldout_every": every}
     result = run_pilot(source, Corpus.of(train_texts), options, work / "pilot", task, **measuring)
-    lines = [json.loads(line) for line in (result.out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in read_lines(result.out / "log.jsonl")]
     after = _losses(str(result.out), texts, options.max_length)
     found: dict[str, Any] = {}
     if "task" in texts:

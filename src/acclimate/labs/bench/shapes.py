@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFa
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from acclimate.base.errors import unknown_name_error
+from acclimate.base.files import read_lines
 
 MAX_LENGTH = 164
 """Maximum tokens per text."""
@@ -125,4 +126,4 @@ def write_inputs(folder: Path, name: str, count: int, seed: int) -> None:
 
 def read_texts(folder: Path) -> list[str]:
     """Return the texts that :func:`write_inputs` wrote."""
-    return [json.loads(line)["text"] for line in (folder / TEXTS_FILE).read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line)["text"] for line in read_lines(folder / TEXTS_FILE)]

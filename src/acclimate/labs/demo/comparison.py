@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
+from acclimate.base.files import read_lines
 from acclimate.base.options import verb
 from acclimate.base.verbs import Next
 from acclimate.labs.demo.data import DemoData, prepare_data
@@ -184,7 +185,7 @@ def make_notes(data: DemoData) -> list[str]:
 def pick_samples(data: DemoData, count: int = 3) -> list[dict[str, str]]:
     """Return a few training examples of the task with different labels."""
     by_label: dict[str, str] = {}
-    for row in map(json.loads, (data.task / "train.jsonl").read_text(encoding="utf-8").splitlines()):
+    for row in map(json.loads, read_lines(data.task / "train.jsonl")):
         by_label.setdefault(row["label"], row["text"])
     labels = random.Random(0).sample(sorted(by_label), min(count, len(by_label)))
     return [{"text": by_label[label], "label": label} for label in labels]

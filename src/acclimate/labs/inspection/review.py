@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from acclimate.base.errors import UserError, unknown_name_error
-from acclimate.base.files import check_report_file, read_json_object, write_json
+from acclimate.base.files import check_report_file, read_json_object, read_lines, write_json
 from acclimate.base.options import verb
 from acclimate.base.version import __version__
 from acclimate.evaluation.review import RankedItems, measure_review, resample_classes, review_measures
@@ -113,7 +113,7 @@ def read_predictions(folder: str | Path, positive: str) -> RankedItems:
     path = Path(folder)
     labels = (read_json_object(path / "metrics.json") or {}).get("labels")
     try:
-        lines = (path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path / "predictions.jsonl")
         found = [json.loads(line) for line in lines]
         if not isinstance(labels, list) or not found:
             raise ValueError

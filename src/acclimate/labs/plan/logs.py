@@ -11,7 +11,7 @@ from typing import Any
 
 from acclimate.adaptation.replay_options import list_replayed, read_shares
 from acclimate.base.errors import UserError, did_you_mean, first_line, shorten
-from acclimate.base.files import check_regular_file, read_json
+from acclimate.base.files import check_regular_file, read_json, read_lines
 from acclimate.results.study import StudyResults
 
 Row = dict[str, Any]
@@ -115,7 +115,7 @@ def _read_file(path: Path, kind: str, number: int) -> list[Row]:
         elif path.suffix == ".json":
             rows = _read_json(path, kind)
         else:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_lines(path)
             rows = [json.loads(line) for line in lines if line.strip()]
         if not all(isinstance(row, dict) for row in rows):
             raise UserError(f"'{path}' holds lines that are not objects, such as {{\"tokens\": 1000}}.")

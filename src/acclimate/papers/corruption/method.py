@@ -242,7 +242,7 @@ class CorruptionDetected(LabelledMethod):
         documents: list[range] = []
         short = cut = left = 0
         for text in texts:
-            parts = text.splitlines() if self.split == "lines" else split_sentences(text)
+            parts = text.split("\n") if self.split == "lines" else split_sentences(text)
             parts = [part for part in parts if part.strip()]
             if len(parts) < 2:
                 short += 1

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from acclimate.base.errors import UserError
+from acclimate.base.files import read_lines
 from acclimate.base.registry import Published, parse_number
 from acclimate.data.tokenizing import encode
 from acclimate.parts.masking.base import Strategy, Vocabulary, register
@@ -27,7 +28,7 @@ def read_entries(path: str | Path) -> dict[str, float]:
         UserError: If the file has no entry or is not UTF-8, or a weight is not positive.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = read_lines(path, "utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"masking: '{path}' is not UTF-8; give a text file with one entry per line.") from error
     entries: dict[str, float] = {}

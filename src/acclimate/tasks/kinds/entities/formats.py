@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import DamagedFileError, UserError, warn_once
+from acclimate.base.files import read_lines
 from acclimate.data.csv_reader import TEXT_NAMES
 from acclimate.data.opening import COMPRESSIONS, decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
@@ -394,7 +395,7 @@ def read_brat(file: Path) -> RawSentence:
     """
     try:
         text = file.with_suffix(".txt").read_bytes().decode("utf-8-sig")
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_lines(file, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         what = f"'{file.with_suffix('.txt').name}' and '{file.name}' must be files in UTF-8"
         raise RowError(str(file), "without a text", what) from error
