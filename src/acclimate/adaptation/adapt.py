@@ -162,7 +162,7 @@ def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]
     if chat := has_chat_template(result.out):
         answers = ["inspect", "instructions", "--model", result.out, "--base", options.model]
         yield Next(answers, "to see whether it still follows instructions")
-        yield f"To serve it: vllm serve {result.out}, or llama.cpp and Ollama; see docs/decoders.md"
+        yield f"To serve it: vllm serve {result.out}, or llama.cpp and Ollama; see docs/guides/chat-model.md"
     if not chat or options.task is not None:
         tuned = ["--task", task, *(reading if options.task is not None else [])]
         yield Next(["finetune", "--model", result.out, *tuned, "--out", "finetuned"], "to train an end task")

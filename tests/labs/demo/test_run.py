@@ -106,6 +106,8 @@ def test_the_whole_demo_on_a_tiny_model(tmp_path, tiny_bert, monkeypatch):
     assert json.loads((tmp_path / "out" / "results.json").read_text())["name"] == "demo"
     assert {row["method"] for row in results["scores"]} == {"none", "lm"}
     assert {row["text"] for row in results["losses"] if row["difference"]} == {"domain", "general"}
+    first, second, *_ = comparison.show_demo(results, comparison.DemoOptions(tmp_path / "out"))
+    assert "beyond its change on general text" in first and second.startswith("Classifying it by topic")
     found, text = (
         printed((tmp_path / "out" / "report.html").read_text()),
         str(tmp_path / "out" / "data" / "general.jsonl"),
