@@ -14,6 +14,7 @@ import pytest
 
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
+from acclimate.study.draft import RECIPES
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import JobGraph
@@ -22,12 +23,7 @@ from tests.study_files import skip_if_parts_are_missing
 from tests.tiny import save_tiny
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-STUDIES = sorted(
-    path.relative_to(EXAMPLES).as_posix()
-    for path in EXAMPLES.rglob("*.yaml")
-    if path.parent.name not in ("start", "recipes")
-)
-"""All but those to copy, which tests/docs reads."""
+STUDIES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml"))
 
 
 TO_FILL_IN = {"asc_laptop", "gad"}
@@ -100,8 +96,8 @@ def test_every_study_loads_and_plans(load, name):
 
 
 def test_studies_to_copy_are_valid():
-    found = {path.stem: StudyConfig.load(path) for path in (EXAMPLES / "start").glob("*.yaml")}
-    assert set(found) == {"sentiment", "few-shot"}
+    found = {name: StudyConfig.load(RECIPES / f"{name}.yaml") for name in ("sentiment", "few-shot", "chat-model")}
+    assert found["chat-model"].row_labels == ["none", "lora", "lora and conversations"]
     assert [task.few_shot for task in found["few-shot"].domains[0].tasks] == [16, None]
 
 
