@@ -15,13 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError, warn_once
+from acclimate.data.reading import ReadingOptions
 from acclimate.data.task_kinds import TASK_KINDS, find_task_kind, load_task
 from acclimate.evaluation.scoring import make_scoring
 from acclimate.labs.inspection.leakage import inspect_leakage
 from acclimate.tasks.drawing import link_rows
 from acclimate.tasks.groups import describe_groups, group_text, number_known_groups
+from acclimate.tasks.kinds.choice.model import ChoicePredictor
+from acclimate.tasks.kinds.classification.classifier import TextPredictor
 from acclimate.tasks.kinds.classification.data import Example, Task
+from acclimate.tasks.kinds.entities.tagger import EntityPredictor
 from acclimate.tasks.kinds.qa.data import QATask
+from acclimate.tasks.kinds.qa.model import QuestionPredictor
+from acclimate.tasks.kinds.regression import NumberPredictor
 from acclimate.tasks.splits import cut_dev, limit_splits, repartition, replace_test_with_dev
 from tests.cases import each
 from tests.tasks.test_contract import SAMPLES
@@ -60,6 +66,57 @@ def written(rows, folder):
     yield folder / "t.csv"
 
 
+PREDICTORS = {
+    **{"classification": TextPredictor, "multi-label": TextPredictor, "pairs": TextPredictor, "qa": QuestionPredictor},
+    **{"regression": NumberPredictor, "entities": EntityPredictor, "choice": ChoicePredictor},
+}
+"""What predicts rows of a kind that have gold answers."""
+
+
+@pytest.mark.parametrize("kind", sorted({*PREDICTORS} - {"multi-label"}))  # whose documents are whole anyway
+@given(st.lists(st.tuples(st.none() | st.integers(0, 7), st.integers(0, 9)), min_size=24, max_size=40))
+@settings(max_examples=6, **QUICK)
+def test_rows_without_a_group_are_grouped_by_the_next_column_in_a_task_and_in_a_prediction(kind, places):
+    rows = rows_of(kind, [0] * len(places), "other")
+    for row, (patient, document) in zip(rows, places, strict=True):
+        row |= {"patient_id": patient if patient is None else f"{patient}", "document": f"{document}"}
+    expected = [  # rows without a patient are linked with all rows of their document
+        {other for other, (p, d) in enumerate(places) if (p is not None and p == patient)
+         or (d == document and None in (p, patient))}
+        for patient, document in places
+    ]  # fmt: skip
+    for _ in rows:
+        expected = [set().union(own, *(expected[other] for other in own)) for own in expected]
+    one = {patient for patient, _ in places} - {None}
+    if len(one) < 2 or len({document for _, document in places}) < 2:
+        return
+    task = load_task({"train": rows, "test": rows}, name="t", task_kind=VARIANTS.get(kind, kind))
+    numbers = task.groups("test")
+    predicted, name = object.__new__(PREDICTORS[kind]).groups(list(enumerate(rows)), ReadingOptions())
+    assert name == task.group_name == "patient" and number_known_groups(predicted) == numbers
+    for place, linked in enumerate(expected):
+        assert {other for other in range(len(rows)) if numbers[other] == numbers[place]} == linked | {place}
+
+
+@each(
+    ("kind", "column", "name"),
+    [("choice", "context", "context"), ("qa", "context", "passage"), ("qa", "title", "article")],
+)
+def test_a_prediction_has_the_groups_of_a_kind(kind, column, name):
+    rows = rows_of(kind, range(12), "other")
+    for place, row in enumerate(rows):
+        row |= (
+            {"title": f"article {place // 4}"}
+            if column == "title"
+            else {"context": rows[place // 4 * 4].get("context", f"passage {place // 4}")}
+        )
+        row |= {"answers": rows[place // 4 * 4]["answers"]} if kind == "qa" and column == "context" else {}
+    task = load_task({"train": rows, "test": rows}, name="t", task_kind=kind)
+    predicted, what = object.__new__(PREDICTORS[kind]).groups([("", row) for row in rows], ReadingOptions())
+    assert number_known_groups(predicted) == task.groups("test") == tuple(n // 4 for n in range(12))
+    assert what == task.group_name == name
+
+
 def groups_in(rows):
     return {row.group for row in rows}
 
@@ -96,6 +153,11 @@ def test_no_consumer_sees_rows_without_their_groups_and_no_draw_divides_one(kind
 
         drawn = [load_task(form, split_seed=seed, **how) for form in written(rows, tmp_path)]
         assert len({task.fingerprint() for task in drawn}) == 1
+        if kind in PREDICTORS:
+            found = object.__new__(PREDICTORS[kind]).groups(
+                [("", row) for row in rows], ReadingOptions(group_column=how["group_column"])
+            )
+            assert (number_known_groups(found[0]), found[1]) == (known.groups("test"), column)
         train, dev, test = check_rows(drawn[0])
         assert not (train & dev or train & test or dev & test) and test
         has_dev = load_task({"train": rows[:-6], "dev": rows[-6:]}, split_seed=seed, **how)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.data.rows import column_names, is_missing
-from acclimate.evaluation.significance import number_groups
+from acclimate.evaluation.significance import connect, number_groups
 
 GROUP_NAMES = {
     **{"patient": "patient", "patient_id": "patient", "author_id": "author"},
@@ -64,14 +64,54 @@ class Grouping:
         column: The column; empty if the groups are not known.
         name: What a group is, such as ``"patient"``.
         pattern: Pattern of the column of which the first group is the name; None for the whole value.
+        others: Where rows without such a group have one, in this order.
+        linked: The group of a column and a value of it, where it is not the value.
     """
 
     column: str = ""
     name: str = "document"
     pattern: re.Pattern[str] | None = None
+    others: tuple[Grouping, ...] = ()
+    linked: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns."""
+        return [self.column, *(other.column for other in self.others)]
 
     def of(self, row: Mapping[str, Any]) -> str | None:
         """Return the group of a row with the columns of the file; None if it has none."""
+        key = next(iter(self._keys(row)), None)
+        return key and self.linked.get(key, key[1])
+
+    def _keys(self, row: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return each column in which a row has a group, with that group."""
+        found = ((place.column, place.own(row)) for place in (self, *self.others))
+        return [(column, value) for column, value in found if value is not None]
+
+    def with_others(self, others: Iterable[Grouping], rows: Sequence[Mapping[str, Any]]) -> Grouping:
+        """Return where rows have their group, if those without such a group have others.
+
+        A row without a patient is of the group of its document, and so are the patients of that document.
+        """
+        whole = replace(self, others=tuple(others))
+        keys = [whole._keys(row) for row in rows]
+        bridges = {own[0] for own in keys if own and own[0][0] != self.column}
+        if not bridges:
+            return self
+        firsts = [[key for key in own[:1]] + [key for key in own[1:] if key in bridges] for own in keys]
+        members: dict[int, list[tuple[str, str]]] = {}
+        for part, own in zip(connect(firsts), firsts, strict=True):
+            members.setdefault(part, []).extend(own[:1])
+        linked: dict[tuple[str, str], str] = {}
+        for part in members.values():
+            names = sorted((key[0] != self.column, *key) for key in part)
+            for is_other, column, value in names[:1]:  # the name of another column is none of this one
+                linked |= dict.fromkeys(part, f"{column} {value}" if is_other else value)
+        return replace(whole, linked=linked)
+
+    def own(self, row: Mapping[str, Any]) -> str | None:
+        """Return the group of a row in the column alone; None if it has none."""
         found = group_text(row.get(self.column)) if self.column else None
         if found is None or self.pattern is None:
             return found
@@ -85,10 +125,12 @@ def find_grouping(
     given: str | None = None,
     taken: Collection[str | None] = (),
     more: Mapping[str, str] | None = None,
+    last: Grouping | None = None,
 ) -> Grouping:
     """Return where rows have their group: the column that was named, one with a usual name, or an id.
 
-    What is found by its name is reported, except ``document`` and ``more``. A column with one value says nothing.
+    What is found by its name is reported, except ``document`` and ``more``. A column with one value says nothing. Rows
+    that have no value there are grouped by the next such column (:meth:`Grouping.with_others`).
 
     Args:
         name: Name of the task, for messages.
@@ -96,12 +138,28 @@ def find_grouping(
         given: The column that the user named, or several, separated by commas, of which the first is used that exists.
         taken: Columns that hold something else.
         more: Columns of groups that only this kind of task has, such as the title of an article, and what they are.
+        last: What rows without any other group are grouped by, such as their passage.
 
     Raises:
         UserError: If no named column exists, or a value in it is no text and no number.
     """
     every = [row for part in rows.values() for row in part]
     names = column_names(every)
+    cells = [row for _, row in every]
+    candidates = [
+        *(
+            Grouping(column, what)
+            for usual, what in GROUP_NAMES.items()
+            for column in names
+            if column.lower() == usual
+        ),
+        *(Grouping(column, "document", pattern) for column in names if column == "id" for pattern in ID_PATTERNS),
+        *(Grouping(column, what) for column, what in (more or {}).items() if column in names),
+    ]
+    known = [(found, _count_groups(found, cells)) for found in candidates if found.column not in taken]
+    usable = [(found, sizes) for found, sizes in known if sizes and len(sizes) > 1]
+    if last and (sizes := _count_groups(last, cells)):
+        usable.append((last, sizes))
     if given:
         wanted = [given] if given in names else [column.strip() for column in given.split(",")]
         column = next((column for column in wanted if column in names), None)
@@ -116,36 +174,27 @@ def find_grouping(
                 ) from None
         if len(wanted) > 1:
             warn_once(f"The groups of the task '{name}' are in '{column}'.")
-        return Grouping(
-            column, GROUP_NAMES.get(column.lower(), re.sub(r"(?<=.)[ _-]id$|(?<=[a-z])I[dD]$", "", column))
+        named = GROUP_NAMES.get(column.lower(), re.sub(r"(?<=.)[ _-]id$|(?<=[a-z])I[dD]$", "", column))
+        return Grouping(column, named).with_others([one for one, _ in usable if one.column != column], cells)
+    if not usable:
+        return Grouping(name=last.name) if last else Grouping()
+    (found, sizes), *others = usable
+    whole = found.with_others([one for one, _ in others], cells)
+    if found.column not in ("document", *(more or {})) and found is not last and max(sizes.values()) > 1:
+        ids = "what precedes the number of the sentence in " if found.pattern else ""
+        missing = len(cells) - sum(sizes.values())
+        rest = f" ({missing:,} have none and are grouped by their {whole.others[0].name})" if whole.others else ""
+        warn_once(
+            f"The {len(every):,} rows of the task '{name}' are of {len(sizes):,} {found.name}s, by {ids}"
+            f"'{found.column}'{rest}; --group-column names another column."
         )
-    candidates = [
-        *(
-            Grouping(column, what)
-            for usual, what in GROUP_NAMES.items()
-            for column in names
-            if column.lower() == usual
-        ),
-        *(Grouping(column, "document", pattern) for column in names if column == "id" for pattern in ID_PATTERNS),
-        *(Grouping(column, what) for column, what in (more or {}).items() if column in names),
-    ]
-    for found in candidates:
-        sizes = None if found.column in taken else _count_groups(found, [row for _, row in every])
-        if sizes and len(sizes) > 1:
-            if found.column not in ("document", *(more or {})) and max(sizes.values()) > 1:
-                ids = "what precedes the number of the sentence in " if found.pattern else ""
-                warn_once(
-                    f"The {len(every):,} rows of the task '{name}' are of {len(sizes):,} {found.name}s, by {ids}"
-                    f"'{found.column}'; --group-column names another column."
-                )
-            return found
-    return Grouping()
+    return whole
 
 
 def _count_groups(grouping: Grouping, rows: Iterable[Mapping[str, Any]]) -> Counter[str] | None:
     """Return the number of rows of each group; None if a value is no name, or an id does not have the pattern."""
     try:
-        found = [grouping.of(row) for row in rows]
+        found = [grouping.own(row) for row in rows]
     except ValueError:
         return None
     return None if grouping.pattern and None in found else Counter(group for group in found if group is not None)

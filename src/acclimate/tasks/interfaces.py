@@ -23,6 +23,7 @@ from acclimate.evaluation.scoring import Scoring
 from acclimate.models.checkpoints import load_config
 from acclimate.tasks import recipe
 from acclimate.tasks.examples import Examples
+from acclimate.tasks.groups import find_grouping
 from acclimate.tasks.options import SupervisedOptions
 from acclimate.tasks.readers import SPLITS
 
@@ -142,6 +143,12 @@ class Predictor(ABC):
     def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any] | None:
         """Return the gold answer of each row, or None where it has none; None if no row has one."""
         return None
+
+    def groups(self, rows: Sequence[Row], options: ReadingOptions) -> tuple[Sequence[str | None], str]:
+        """Return the group of each row, as in a task of this kind, and what a group is."""
+        taken = (options.text_column, options.pair_column, options.label_column)
+        grouping = find_grouping("data", {"": rows}, options.group_column, taken)
+        return [grouping.of(row) for _, row in rows], grouping.name
 
     def named(self, value: Any) -> list[str]:
         """Return the classes that a gold answer names, of those that should be among :attr:`labels`."""

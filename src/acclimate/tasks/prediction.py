@@ -33,7 +33,7 @@ from acclimate.evaluation.significance import Interval, bootstrap_intervals, pai
 from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.results.display import Displayed, data_frame
 from acclimate.results.study import StudyResults, table_results
-from acclimate.tasks.groups import find_grouping, number_known_groups
+from acclimate.tasks.groups import number_known_groups
 from acclimate.tasks.interfaces import Answer, Predictor
 from acclimate.tasks.kinds.retrieval.data import read_passages
 from acclimate.tasks.prediction_options import PredictOptions
@@ -267,8 +267,8 @@ def _compare(
     ]
     if gold is None or not known:
         return fields
-    grouping = find_grouping("data", {"test": list(rows)}, columns.group_column, (columns.text_column,))
-    groups = {"groups": number_known_groups(grouping.of(rows[n][1]) for n in known), "group_name": grouping.name}
+    every, name = predictors[0].groups(rows, columns)
+    groups = {"groups": number_known_groups(every[n] for n in known), "group_name": name}
     values = [[gold[n] for n in known], *([made[n].value for n in known if made[n]] for made in answers)]  # type: ignore[union-attr]
     scoring, (true, *shown) = predictors[0].scoring(values, groups)
     metric = scoring.metrics[0]

@@ -160,7 +160,7 @@ def select_columns(
     tables = {split: replace(table, rows=edit_rows(table.rows, texts, options)) for split, table in tables.items()}
     read = {split: tables[split].rows if split in tables else [] for split in SPLITS}
     grouping = find_grouping(name, read, options.group_column, chosen.values())
-    report_unused(name, chain(*read.values()), (*chosen.values(), grouping.column))
+    report_unused(name, chain(*read.values()), (*chosen.values(), *grouping.columns))
     left = start_left_out(tables, name, options)
     return Selected(
         {split: _rename(tables[split], chosen, left, split) if split in tables else [] for split in SPLITS},

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -344,10 +344,8 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
         left.report(parsed)  # raises
     answer, reading = _choose_answers(parsed, columns.answers)
     taken = (columns.question, columns.context, answer, *columns.choices)
-    grouping = find_grouping(name, rows, options.group_column, taken)
-    report_unused(name, chain(*rows.values()), (*taken, grouping.column))
-    if not grouping.column and columns.context:
-        grouping = Grouping(columns.context, "context")
+    grouping = find_choice_groups(name, rows, options, columns, answer)
+    report_unused(name, chain(*rows.values()), (*taken, *grouping.columns))
     for split in ("dev", "test"):
         if parsed[split] and all(_value(row, answer).casefold() in HIDDEN for _, row, _ in parsed[split]):
             warn_once(f"The {split} split of '{name}' is not used: its answers are hidden.")
@@ -429,8 +427,17 @@ def _make_item(
     kept = [number for number, text in enumerate(choices.texts) if text]
     texts = tuple(choices.texts[number] for number in kept)
     context = _text(row.get(columns.context)) if columns.context else ""
-    group, question = grouping.of(row) or context or None, _text(row[columns.question])
-    return Item(question, texts, kept.index(place), context, continues, group=group, row=short_place(where))
+    item = Item(_text(row[columns.question]), texts, kept.index(place), context, continues)
+    return replace(item, group=grouping.of(row), row=short_place(where))
+
+
+def find_choice_groups(
+    name: str, rows: Mapping[str, Sequence[Row]], options: ReadingOptions, columns: Columns, answer: str | None = None
+) -> Grouping:
+    """Return where rows have their group; their context is one, if there is no other."""
+    last = Grouping(columns.context, "context") if columns.context else None
+    taken = (columns.question, columns.context, answer, *columns.choices)
+    return find_grouping(name, rows, options.group_column, taken, last=last)
 
 
 def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item | None]:

@@ -45,6 +45,8 @@ from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predic
 from acclimate.tasks.kinds.choice.data import (
     ChoiceTask,
     Item,
+    find_choice_groups,
+    find_columns,
     holds_choices,
     read_answers,
     read_choices,
@@ -387,6 +389,13 @@ class ChoicePredictor(Predictor):
     def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[int | None] | None:
         """Return the position of the correct choice of each row."""
         return read_answers(rows, options)
+
+    def groups(self, rows: Sequence[Row], options: ReadingOptions) -> tuple[Sequence[str | None], str]:
+        """Return the context of each row, if there is no other group."""
+        columns = find_columns(rows, options, True)
+        assert columns is not None  # as the rows were read
+        grouping = find_choice_groups("data", {"": rows}, options, columns)
+        return [grouping.of(row) for _, row in rows], grouping.name
 
 
 class ChoiceLearner(Learner):

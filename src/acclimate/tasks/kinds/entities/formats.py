@@ -267,7 +267,7 @@ def read_table(
     }
     taken = () if is_export else (columns.text, columns.marks)
     grouping = find_grouping(name, fields, options.group_column, taken)
-    used = (columns.text, columns.marks, columns.sentence, grouping.column, "answer")
+    used = (columns.text, columns.marks, columns.sentence, *grouping.columns, "answer")
     report_unused(name, (row for table in tables.values() for row in table.rows), used)
     skipped: Counter[str] = Counter()
     left = start_left_out(tables, name, options)

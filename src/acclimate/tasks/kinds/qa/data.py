@@ -70,8 +70,13 @@ class Question(Example):
     @property
     def item(self) -> str:
         """The unit of scoring: the question, or all BioASQ questions that differ only in their snippet."""
-        part = BIOASQ_SNIPPET_ID.fullmatch(self.id)
-        return part[1] if part else self.id
+        return item_of(self.id)
+
+
+def item_of(name: str) -> str:
+    """Return the item of a question, by its id."""
+    part = BIOASQ_SNIPPET_ID.fullmatch(name)
+    return part[1] if part else name
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,21 +194,33 @@ def _read_splits(
         if not found:
             raise UserError(f"'{left.name}/{split}' holds no questions.")
     rows = {split: [row for row, _ in found] for split, found in parsed.items()}
-    grouping = find_grouping(left.name, rows, group_column, COLUMNS, {"title": "article"})
-    report_unused(left.name, chain(*rows.values()), (*COLUMNS, *STRUCTURE, grouping.column))
-    if not grouping.column:
-        grouping = Grouping(name="passage")
-    links = [
-        Link(grouping.of(row) or question.passage, f"{split} {question.item}")
-        for split, found in parsed.items()
-        for (_, row), question in found
-    ]
-    names = iter(link_rows(links))
+    items = [f"{split} {question.item}" for split, found in parsed.items() for _, question in found]
+    groups, what, columns = group_questions(left.name, [*chain(*rows.values())], items, group_column)
+    report_unused(left.name, chain(*rows.values()), (*COLUMNS, *STRUCTURE, *columns))
+    names = iter(groups)
     grouped = {
         split: [replace(question, group=group) for (_, question), group in zip(found, names, strict=False)]
         for split, found in parsed.items()
     }
-    return grouped, grouping.name
+    return grouped, what
+
+
+def group_questions(
+    name: str, rows: Sequence[Row], items: Sequence[str], given: str | None, context: str = "context"
+) -> tuple[list[str], str, list[str]]:
+    """Return the group of each question, what a group is, and the columns that say it.
+
+    Args:
+        name: Name of the task.
+        rows: The rows.
+        items: The item of each question, whose questions share a group.
+        given: Column of the group that the user named.
+        context: Column of the passage, which is the group if there is no other.
+    """
+    taken = (*COLUMNS, context)
+    grouping = find_grouping(name, {"": rows}, given, taken, {"title": "article"}, Grouping(context, "passage"))
+    links = [Link(grouping.of(row), item) for (_, row), item in zip(rows, items, strict=True)]
+    return link_rows(links), grouping.name, grouping.columns
 
 
 def holds_questions(source: Any) -> bool:

@@ -31,7 +31,9 @@ from acclimate.tasks.kinds.qa.data import (
     answer_texts,
     gold_answers,
     group_by_item,
+    group_questions,
     holds_questions,
+    item_of,
     load_qa,
     read_squad_rows,
 )
@@ -310,6 +312,11 @@ class QuestionPredictor(Predictor):
         """Return the answers of each row."""
         found = [answer_texts(row.get(options.label_column or "answers")) for _, row in rows]
         return found if any(found) else None
+
+    def groups(self, rows: Sequence[Row], options: ReadingOptions) -> tuple[Sequence[str | None], str]:
+        """Return the article or passage of each row, if there is no other group."""
+        items = [item_of(str(row.get("id", where))) for where, row in rows]
+        return group_questions("data", rows, items, options.group_column, options.pair_column or "context")[:2]
 
 
 class QALearner(Learner):

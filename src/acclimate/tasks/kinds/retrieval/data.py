@@ -224,7 +224,7 @@ def read_beir(folder: Path, name: str, options: ReadingOptions = DEFAULT_READING
     }
     known = ("_id", "id", "text", "metadata")
     grouping = find_grouping(name, columns, options.group_column, known, article)
-    report_unused(name, [*sources.values(), *asked.values()], (*known, "title", grouping.column))
+    report_unused(name, [*sources.values(), *asked.values()], (*known, "title", *grouping.columns))
     if not grouping.column:
         grouping = Grouping(name="passage")
     splits = {
@@ -557,7 +557,7 @@ def read_pairs(
     read = {split: table.rows for split, table in tables.items()}
     taken = (*columns.parts.values(), columns.grade, columns.margin)
     grouping = find_grouping(name, read, options.group_column, [one for one in taken if one])
-    report_unused(name, chain(*read.values()), (*taken, grouping.column))
+    report_unused(name, chain(*read.values()), (*taken, *grouping.columns))
     texts = {text: key for key, text in (known or {}).items()}  # id by text
     left = start_left_out(tables, name, options)
     splits, rows = {}, {}
