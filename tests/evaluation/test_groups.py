@@ -2,9 +2,12 @@
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from acclimate.evaluation.choice import ChoiceScoring
@@ -17,6 +20,7 @@ from acclimate.evaluation.scoring import MultiLabel, SingleLabel, is_above_chanc
 from acclimate.evaluation.significance import (
     PairedPredictions,
     bootstrap_intervals,
+    common_units,
     item_deviation,
     mean_paired_bootstrap,
     paired_bootstrap,
@@ -25,6 +29,9 @@ from acclimate.evaluation.significance import (
     share_interval,
 )
 from acclimate.labs.auto.racing import item_scores
+from acclimate.study.job import JobResult
+from acclimate.study.summary import TaskResult, units_of_test
+from acclimate.tasks.kinds.classification.data import Task
 from tests.cases import each
 
 ITEMS, RUNS = 40, 6
@@ -387,11 +394,38 @@ def test_tasks_on_one_test_set_see_the_same_resample():
     first = PairedPredictions(gold, a, b, "accuracy", SingleLabel(), [f"author {number}" for number in range(80)])
     rolled = [np.roll(values, -40, -1).tolist() for values in (gold, a, b)]  # author 40 comes first
     half = PairedPredictions(*rolled, "accuracy", SingleLabel(), [f"author {number}" for number in range(40, 120)])
+    nearly = PairedPredictions(gold[1:], [a[0][1:]], [b[0][1:]], "accuracy", SingleLabel())
+    named = [frozenset([number]) for number in range(80)]
+    most = mean_paired_bootstrap([task._replace(names=named), nearly._replace(names=named[1:])])
+    assert most.error == pytest.approx(one.error, rel=0.05), "test sets that differ by a row"
     errors = [mean_paired_bootstrap([first, second]).error for second in (first, half, first._replace(names="other"))]
     assert errors[0] > 1.1 * errors[1] > 1.2 * errors[2], errors
     scores = item_scores([task, task._replace(a=b)])
     assert scores.shape == (1, 80), "the race counts each item once"
     assert item_scores([task, task._replace(names="other")]).shape == (1, 160)
+
+
+@given(st.lists(st.integers(0, 9), min_size=24, max_size=40), st.sets(st.integers(0, 39), max_size=8), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_test_sets_have_the_items_in_common_that_both_have(places, dropped, grouped):
+    """Two tasks on one file, of which the second has fewer rows and may know no groups."""
+    rows = [{"text": f"text {n % 20}", "label": n % 2, "document": f"d{place}"} for n, place in enumerate(places)]
+    other = [row for n, row in enumerate(rows) if n not in dropped]
+    other = [row if grouped else {"text": row["text"], "label": 1 - row["label"]} for row in other]
+    tasks = [Task.of(name, rows, part) for name, part in (("one", rows), ("two", other))]
+    pairs = []
+    for task in tasks:
+        gold = [row.label for row in task.test]
+        result = TaskResult(gold=gold, predicted=gold, metrics={}, scoring=task.scoring().details())
+        units = units_of_test([JobResult(SimpleNamespace(task=task), result)], "accuracy")
+        pairs.append(PairedPredictions(gold, [gold], None, "accuracy", task.scoring(), units))
+    sizes = [len(task.names) for task in pairs]
+    assert sizes == [task.scoring.resampler(task.gold, task.gold, "accuracy")[0] for task in pairs]
+    first, second = common_units(pairs, sizes)
+    if not dropped and grouped:
+        assert first == second
+    assert set(second) <= set(first), "each item of the second is one of the first"
+    assert item_scores(pairs).shape == (1, len(set(first)))
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from acclimate.tasks.interfaces import ResolvedOptions, item_texts
 from acclimate.tasks.kinds.retrieval.data import RetrievalTask
 from acclimate.tasks.kinds.retrieval.encoder import load_bi_encoder
 from acclimate.tasks.kinds.retrieval.model import mine_negatives
+from acclimate.tasks.prediction import predict
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each
 from tests.tiny import WORDS, save_tiny
@@ -321,6 +322,18 @@ def test_training_improves_the_ranking_and_the_folder_gives_the_same(kind, selec
     assert finetune(model, task, out=out, **options).predicted == result.predicted
     again = finetune(out, task, **{**QUICK, "epochs": 0, "max_length": 20})
     assert again.metrics["ndcg@10"] == pytest.approx(result.metrics["ndcg@10"])
+
+
+def test_a_row_that_is_a_passage_is_left_out_of_its_own_ranking(tiny_bert, tmp_path, caplog):
+    load_bi_encoder(tiny_bert, 32).save(tmp_path / "encoder")
+    passages = [{"_id": f"d{n}", "title": f"part {n}", "text": f"{WORDS[n]} {WORDS[n + 1]} food"} for n in range(8)]
+    same = [{name: row[name] for name in ("_id", "text")} for row in passages[:3]]
+    rows = [*same, {"_id": "d4", "text": "another text"}, {"_id": "q", "text": passages[5]["text"]}, {"text": "food"}]
+    ranked = predict(tmp_path / "encoder", rows, None, passages=passages, progress=False).rows
+    found = [{entry["id"] for entry in row["ranking"]} for row in ranked]
+    every = {row["_id"] for row in passages}
+    assert found == [every - {f"d{n}"} for n in range(3)] + [every] * 3
+    assert "3 of 6 rows are passages" in caplog.text
 
 
 def test_what_does_not_apply_is_an_error(beir, tiny_bert, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +38,9 @@ class PairedPredictions(NamedTuple):
 
     Attributes:
         b: None for one method alone.
-        names: Names of the units (units,); tasks that share names were measured on the same texts. Or the identity of
-            all texts; tasks with the same one and the same groups have the same units. None: the gold answers are it.
+        names: Names of the units (units,), or of the items of each, as a frozenset; tasks that share names were
+            measured on the same texts. Or the identity of all texts; tasks with the same one and the same groups have
+            the same units. None: the gold answers are it.
     """
 
     gold: Any
@@ -218,8 +219,9 @@ def mean_paired_bootstrap(
     resampled: Any = 0.0
     made = [weighted_difference(*task[:5]) for task in tasks]
     sizes = [units for units, _ in made]
-    names = [task.unit_names(units) for task, units in zip(tasks, sizes, strict=True)]
-    for number, values in enumerate(resample_together(names, [score for _, score in made], n, seed)):
+    for number, values in enumerate(
+        resample_together(common_units(tasks, sizes), [score for _, score in made], n, seed)
+    ):
         divisor = len(tasks) * (1.0 if scales is None else scales[number])
         observed = observed + made[number][1](np.ones((1, sizes[number])))[0] / divisor
         resampled = resampled + values / divisor  # (resamples, seeds)
@@ -232,6 +234,19 @@ def mean_paired_bootstrap(
         return replace(found, is_error=True)
     # With two seeds the interval can exceed the range of a difference of shares.
     return replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))
+
+
+def common_units(tasks: Sequence[PairedPredictions], sizes: Sequence[int]) -> list[list[int]]:
+    """Return a number for each unit of each task, equal for units that have a name or an item in common.
+
+    Args:
+        tasks: The tasks.
+        sizes: Number of units of each.
+    """
+    names = [task.unit_names(units) for task, units in zip(tasks, sizes, strict=True)]
+    keys = [name if isinstance(name, frozenset) else frozenset([name]) for own in names for name in own]
+    numbers = iter(connect(keys))
+    return [list(islice(numbers, len(own))) for own in names]
 
 
 def number_groups(names: Sequence[Hashable]) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -319,6 +320,21 @@ def test_of(runs: Sequence[JobResult[TaskResult]]) -> str:
     known = hasattr(task, "test")
     texts = list(map(find_task_kind(task).item_text, task.test)) if known else first.gold
     return fingerprint([texts, scoring_of(first).groups])
+
+
+def units_of_test(runs: Sequence[JobResult[TaskResult]], metric: str) -> list[frozenset[Any]] | str:
+    """Return the texts of each unit of the test set of runs, which other test sets may share; else its identity."""
+    task: Any = getattr(runs[0].job, "task", None)
+    first = runs[0].result
+    if not hasattr(task, "test") or len(rows := task.scored_rows("test")) != len(first.gold):
+        return test_of(runs)
+    kind, numbers = find_task_kind(task), scoring_of(first).unit_of(metric) or range(len(rows))
+    seen, found = Counter[Any](), dict[int, set[Any]]()
+    for row, number in zip(rows, numbers, strict=True):
+        texts = tuple(kind.texts(row))
+        found.setdefault(number, set()).add((texts, seen[texts]))  # a text can be there several times
+        seen[texts] += 1
+    return [frozenset(found[number]) for number in range(len(found))]
 
 
 def compare_runs(

@@ -104,10 +104,10 @@ class Grouping:
         for part, own in zip(connect(firsts), firsts, strict=True):
             members.setdefault(part, []).extend(own[:1])
         linked: dict[tuple[str, str], str] = {}
-        for part in members.values():
-            names = sorted((key[0] != self.column, *key) for key in part)
-            for is_other, column, value in names[:1]:  # the name of another column is none of this one
-                linked |= dict.fromkeys(part, f"{column} {value}" if is_other else value)
+        for linked_keys in filter(None, members.values()):
+            is_other, column, value = min((key[0] != self.column, *key) for key in linked_keys)
+            # The name of another column is none of this one.
+            linked |= dict.fromkeys(linked_keys, f"{column} {value}" if is_other else value)
         return replace(whole, linked=linked)
 
     def own(self, row: Mapping[str, Any]) -> str | None:

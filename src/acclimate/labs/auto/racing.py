@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from acclimate.evaluation.dips import dip_is_over
-from acclimate.evaluation.significance import PairedPredictions
+from acclimate.evaluation.significance import PairedPredictions, common_units
 
 LEVEL = 0.1
 """Probability that the best entrant is dropped by a test in any rung of a race."""
@@ -96,13 +96,12 @@ def item_scores(tasks: Sequence[PairedPredictions]) -> np.ndarray:
         raise ValueError("item_scores needs at least one task, and the same seeds for all.")
     if len(found) == 1:
         return found[0]
-    names = [task.unit_names(scores.shape[1]) for task, scores in zip(tasks, found, strict=True)]
-    place = {name: number for number, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
-    mean = np.mean([scores.mean(1) for scores in found], axis=0)[:, None]
-    joined = np.repeat(mean, len(place), axis=1)
-    for scores, own in zip(found, names, strict=True):
-        weight = len(place) / (len(found) * scores.shape[1])
-        joined[:, [place[name] for name in own]] += weight * (scores - scores.mean(1, keepdims=True))
+    units = common_units(tasks, [scores.shape[1] for scores in found])
+    count = len(set(itertools.chain(*units)))  # the numbers have no gaps
+    joined = np.repeat(np.mean([scores.mean(1) for scores in found], axis=0)[:, None], count, axis=1)
+    for scores, own in zip(found, units, strict=True):
+        weight = count / (len(found) * scores.shape[1])
+        np.add.at(joined.T, np.array(own), weight * (scores - scores.mean(1, keepdims=True)).T)
     return joined
 
 

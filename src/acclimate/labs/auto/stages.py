@@ -56,7 +56,7 @@ from acclimate.study.keeping import KeptRow, keep_models
 from acclimate.study.learned import judge_base
 from acclimate.study.pricing import Durations
 from acclimate.study.pricing import Price as AdaptationPrice
-from acclimate.study.summary import TaskResult, scoring_of, summarize, test_of
+from acclimate.study.summary import TaskResult, scoring_of, summarize, units_of_test
 from acclimate.tasks.drawing import DEV_SHARE
 from acclimate.tasks.interfaces import LabelledTask, find_width
 from acclimate.tasks.recipe import rates_to_try
@@ -453,7 +453,7 @@ def _collect(
                     None,
                     metrics[task],
                     scoring_of(first.result),
-                    test_of([first]),  # tasks on the same texts are not independent
+                    units_of_test([first], metrics[task]),  # tasks on the same texts are not independent
                 )
                 for task, found in own.items()
             ],

@@ -47,6 +47,7 @@ from acclimate.study.summary import (
     scoring_of,
     summarize_scores,
     test_of,
+    units_of_test,
 )
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.recipe import MEASURED_EPOCHS, default_epochs, default_rate
@@ -341,7 +342,7 @@ def _mean_differences(
         ours, theirs = ([run.result.predicted for run in side] for side in zip(*task, strict=True))
         first = task[0][0].result
         own = scoring_of(first)
-        tasks.append(PairedPredictions(first.gold, ours, theirs, metric, own, test_of([run for run, _ in task])))
+        tasks.append(PairedPredictions(first.gold, ours, theirs, metric, own, units_of_test([task[0][0]], metric)))
         scales.append(item_deviation(first.gold, theirs, metric, own, n))
         names.append(str(task[0][0].job.place.task))
     jobs = [tuple(run.job for pair in seed for run in pair) for seed in zip(*pairs, strict=True)]

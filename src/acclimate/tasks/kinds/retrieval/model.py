@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from acclimate.base.device import Precision
-from acclimate.base.errors import UserError
+from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import DEFAULT_READING, EDITS, ReadingOptions
 from acclimate.data.rows import Row, column_names
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
@@ -130,7 +130,7 @@ class RankingPredictor(Predictor):
         self.top = 10
 
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[tuple[str, str | None] | None]:
-        """Return the query of each row, or its pair of texts.
+        """Return the query of each row with the id of the passage that it is itself, if any, or its pair of texts.
 
         Raises:
             UserError: If there are neither passages nor pairs.
@@ -140,7 +140,13 @@ class RankingPredictor(Predictor):
         if self.passages:
             query = options.text_column or (pair or {}).get("query") or usual_query(names)
             texts = read_texts(rows, replace(options, text_column=query, pair_column=None))
-            return [found and (found[0], None) for found in texts]
+            ids = [str(row.get("_id", row.get("id"))) for _, row in rows]
+            asked = [found and (found[0], self._own(key, found[0])) for key, found in zip(ids, texts, strict=True)]
+            if own := sum(one is not None and one[1] is not None for one in asked):
+                warn_once(
+                    f"{own:,} of {len(asked):,} rows are passages, by id and text, left out of their own ranking."
+                )
+            return asked
         if pair is None:
             raise UserError(
                 "A sentence encoder ranks passages or compares texts: give the passages with --passages FILE, or name "
@@ -149,6 +155,10 @@ class RankingPredictor(Predictor):
         texts = read_texts(rows, replace(options, text_column=pair["query"], pair_column=pair["passage"]))
         return [found if found and (found[1] or "").strip() else None for found in texts]
 
+    def _own(self, key: str, text: str) -> str | None:
+        """Return the id of a row if the passage of that id has its text, perhaps after a title."""
+        return key if f". {self.passages.get(key, '')}".endswith(f". {text}") else None
+
     def answer(self, examples: Sequence[tuple[str, str | None]], precision: Precision) -> list[Answer]:
         """Return the best passages for each query with their similarities, or the similarity of each pair."""
         if not self.passages:
@@ -156,7 +166,7 @@ class RankingPredictor(Predictor):
             first, second = (self.head.model.encode(texts, show_progress_bar=False) for texts in columns)
             scores = self.head.model.similarity_pairwise(first, second).tolist()
             return [Answer({"score": score}, score) for score in scores]
-        ids, similar = self.head.rank(self.passages, [query for query, _ in examples])
+        ids, similar = self.head.rank(self.passages, [text for text, _ in examples], own=[own for _, own in examples])
         found = []
         for keys, scores in zip(ids, similar, strict=True):
             ranked = [{"id": key, "score": score} for key, score in zip(keys, scores, strict=True)][: self.top]
