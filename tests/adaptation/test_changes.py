@@ -12,7 +12,6 @@ from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError
 from acclimate.evaluation import instructions
 from acclimate.evaluation.lm_loss import language_model_loss
-from acclimate.study import forecast
 from tests.cases import each
 from tests.docs.conftest import TEMPLATE
 from tests.test_cli import call
@@ -66,7 +65,6 @@ def test_a_chat_model_answers_before_and_after_and_its_next_steps_are_its_own(te
     result = json.loads((texts / "chat" / "acclimate.json").read_text())["result"]
     assert [change["name"] for change in result["changes"]] == ["loss on general text", "instructions"]
     assert '{"role": "user"' in (texts / "chat" / "README.md").read_text()
-    monkeypatch.setattr(forecast, "PILOT_SECONDS", 0.2)
     for line in (line for line in out.splitlines() if line.startswith("Next")):
         command = shlex.split(line.partition(": acclimate ")[2])
         more = ["--max-tokens", "2"] if command[0] == "inspect" else ["--dry-run", "--quiet"]
