@@ -284,6 +284,34 @@ def test_offsets_count_characters_utf16_units_or_bytes_and_ends_may_be_inclusive
     assert entities_of(load_task({"train": rows, "test": rows})) == expected
 
 
+@each("shift", [1, 2, -2])
+def test_entities_that_are_not_at_words_are_said(shift, caplog):
+    def rows(by):
+        ends = [10 + len(str(n)) + by for n in range(40)]
+        spans = [[{"start": 7 + by, "end": end, "label": "X"}] for end in ends]
+        return [{"text": f"We saw Ada{n} here", "spans": own} for n, own in enumerate(spans)]
+
+    caplog.clear()
+    load_task(rows(0), name=f"right {shift}")
+    assert "at words" not in caplog.text
+    load_task(rows(shift), name=f"wrong {shift}")
+    assert "40 of 40 entities" in caplog.text and "Offsets count characters" in caplog.text
+
+
+def test_parts_of_annotations_that_are_not_read_are_named(caplog):
+    texts = [f"Ada{n} was here" for n in range(40)]
+    spans = [{"start": 0, "end": text.index(" "), "labels": ["PER"]} for text in texts]
+    pairs = zip(texts, spans, strict=True)
+    marked = [{"text": text, "spans": [{**span, "negated": True, "id": 1}]} for text, span in pairs]
+    load_task(marked, name="spans")
+    assert "Columns of the task 'spans' that are not used: 'spans: negated' (40)." in caplog.text
+    choice = {"value": {"choices": ["x"]}, "type": "choices"}
+    results = [[{"value": span, "type": "labels", "from_name": "a"}, choice] for span in spans]
+    pairs = zip(texts, results, strict=True)
+    load_task([{"data": {"text": text}, "annotations": [{"result": own}]} for text, own in pairs], name="export")
+    assert "Columns of the task 'export' that are not used: 'annotations: choices' (40)." in caplog.text
+
+
 def test_other_text_files_are_no_entities(tmp_path):
     (tmp_path / "train.txt").write_text("I like this O\nnot a tag\n")
     (tmp_path / "train.csv").write_text("text,label\na,B-1\nb,O\nc,O\n")

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,9 @@ SPAN_NAMES = ("spans", "entities", "label", "labels", "annotations", "ner")
 """Usual names of columns, in lower case; the first that holds such values is used."""
 STARTS, ENDS = ("start", "start_offset", "begin"), ("end", "end_offset", "stop")
 TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
+PARTS = {*STARTS, *ENDS, *TYPES, "text", "value", "id", "score", "token_start", "token_end", "source", "origin"}
+PARTS |= {"from_name", "to_name", "hidden", "input_hash"}
+"""What a span has that is read, or says only how it was made."""
 EXPORT = ("data", "annotations")
 """The columns of an export of Label Studio."""
 COLUMN_ENDINGS = (".conll", ".conll03", ".conll2003", ".iob", ".iob1", ".iob2", ".bio", ".bioes", ".ner", ".col")
@@ -268,7 +271,9 @@ def read_table(
     taken = () if is_export else (columns.text, columns.marks)
     grouping = find_grouping(name, fields, options.group_column, taken)
     used = (columns.text, columns.marks, columns.sentence, *grouping.columns, "answer")
-    report_unused(name, (row for table in tables.values() for row in table.rows), used)
+    every = [row for table in tables.values() for row in table.rows]
+    parts = ((where, _unused_parts(row.get(columns.marks), columns.marks)) for where, row in every)
+    report_unused(name, chain(every, parts if columns.form in ("spans", "export") else ()), used)
     skipped: Counter[str] = Counter()
     left = start_left_out(tables, name, options)
     read: dict[str, list[RawSentence]] = {}
@@ -285,6 +290,22 @@ def read_table(
     for why, count in skipped.items():
         log.warning("Rows of the task '%s' that are not used, since %s: %d.", name, why, count)
     return convert_offsets(name, read, left), grouping.name, left
+
+
+def _unused_parts(value: Any, column: str) -> dict[str, Any]:
+    """Return the parts of spans, or of the results of annotations, that are not read, by the column and their name."""
+    found: dict[str, Any] = {}
+    for entry in _list(value):
+        if not isinstance(entry, Mapping):
+            continue
+        if isinstance(entry.get("result"), list):
+            found |= _unused_parts(entry["result"], column)
+        elif _span_of(entry) is None:
+            found[f"{column}: {entry.get('type')}"] = entry
+        else:
+            inside = entry["value"] if isinstance(entry.get("value"), Mapping) else {}
+            found |= {f"{column}: {key}": entry for key in {**entry, **inside} if key not in PARTS}
+    return found
 
 
 def _join_words(rows: Sequence[Row], columns: Columns, grouping: Grouping) -> list[RawSentence]:

@@ -21,7 +21,7 @@ MAX_SHARE = 0.25
 def convert_offsets(
     name: str, rows: Mapping[str, Sequence[RawSentence]], left: LeftOut
 ) -> dict[str, list[RawSentence]]:
-    """Return rows whose spans count characters, with an exclusive end; report it if they did not.
+    """Return rows whose spans count characters, with an exclusive end; report it if they did not, or most do not fit.
 
     An entity fits if it begins and ends where a word does, and is the text that the file shows for it, if any.
 
@@ -45,6 +45,16 @@ def convert_offsets(
             )
             found = converted
             break
+    every = [row for part in found.values() for row in part]
+    misfits = [count for row in every if (count := _misfits((row, _include_end(row)), 0))]
+    if 2 * sum(misfits) > total:
+        odd = next(row for row in every if _misfits((row, _include_end(row)), 0))
+        shown = [(odd.text or "")[max(start, 0) : end] for start, end, _ in odd.spans]
+        warn_once(
+            f"{sum(misfits):,} of {total:,} entities of the task '{name}' do not begin and end at words, such as in "
+            f"{odd.where}: {', '.join(map(repr, shown)):.80}. Offsets count characters of the text from 0, each line "
+            "end and combining mark included, and the end is exclusive."
+        )
     return {split: left.read(split, part, _check_shown) for split, part in found.items()}
 
 
