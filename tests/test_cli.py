@@ -450,6 +450,9 @@ def test_json_is_the_last_line_and_its_paths_exist(tiny_bert, corpus, tmp_path, 
         ("inspect masks", ["--json", "--modl", "m"], "'acclimate inspect masks' has no option --modl."),
         ("adapt", ["--json", "--out"], "Option '--out' requires an argument."),
         ("plan ratio", ["--tolerance", "x", "--json"], "--tolerance must be a number"),
+        ("plan", ["--json"], "'acclimate plan' needs a command: ratio"),
+        ("plan", ["rati", "--json"], "No such command 'rati'"),
+        ("adpt", ["--json"], "No such command 'adpt'"),
     ],
 )
 def test_a_failed_command_has_a_document_with_the_error(monkeypatch, capsys, verb, arguments, error):

@@ -14,7 +14,7 @@ from acclimate.base.errors import UserError, environment_integer
 from acclimate.base.terminal import SafeConsole, echo
 from acclimate.base.verbs import Next, Verb, find_declared, find_verbs
 from acclimate.base.version import __version__
-from acclimate.cli.commands import Commands
+from acclimate.cli.commands import Commands, Group
 from acclimate.cli.document import make_document
 from acclimate.cli.flags import add_command, make_epilog
 
@@ -37,7 +37,7 @@ def make_app() -> typer.Typer:
     for one in find_declared():
         if not isinstance(one, Verb):
             epilog = make_epilog(one.example, one.page)
-            groups[one.name] = typer.Typer(no_args_is_help=True, help=one.help, epilog=epilog)
+            groups[one.name] = typer.Typer(cls=Group, no_args_is_help=True, help=one.help, epilog=epilog)
             app.add_typer(groups[one.name], name=one.name, rich_help_panel=one.section)
     for verb in find_verbs():
         if verb.cli:

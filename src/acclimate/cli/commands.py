@@ -165,7 +165,34 @@ def propose(name: str, flags: list[str]) -> str:
     return f" Did you mean {flag}{f' ({note})' if note else ''}?"
 
 
-class Commands(TyperGroup):
+class Group(TyperGroup):
+    """Commands with a common word; what is wrong with it is an error with a JSON document if that is wanted."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments.
+
+        Raises:
+            UserError: If JSON is wanted of no command.
+        """
+        if "--json" in args and all(word.startswith("-") for word in args):
+            raise UserError(f"'{ctx.command_path}' needs a command: {', '.join(self.commands)}.")
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command.
+
+        Raises:
+            UserError: If JSON is wanted of a command that does not exist.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if "--json" in args and hasattr(error, "format_message"):
+                raise UserError(error.format_message()) from error
+            raise
+
+
+class Commands(Group):
     """The commands in the order of their use."""
 
     def list_commands(self, ctx: Any) -> list[str]:

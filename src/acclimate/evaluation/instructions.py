@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from acclimate.base.device import to_device
 from acclimate.base.errors import UserError, first_line, shorten, unknown_name_error
-from acclimate.base.files import check_regular_file, read_lines
+from acclimate.base.files import check_regular_file
 from acclimate.base.limits import LimitedTemplate
 from acclimate.base.records import texts_fingerprint
 from acclimate.models.batching import micro_batch_tokens
@@ -58,7 +58,7 @@ def read_instructions(path: str | Path | None = None) -> list[Instruction]:
         check_regular_file(Path(path))
     try:
         source = files("acclimate.evaluation") / PROMPTS if path is None else Path(path)
-        lines = read_lines(source)
+        lines = source.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise UserError(f"The instructions in '{path}' cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
