@@ -481,6 +481,21 @@ def test_a_file_that_repeats_a_text_is_refused_before_that_is_copied(kind, text,
                 list(read_records(path))
 
 
+@each("suffix", [".xz", ".zst"])
+@given(parts=st.lists(st.tuples(st.text("ab ", min_size=1), st.integers(0, 3)), max_size=3))
+def test_parts_of_a_compressed_file_are_joined_and_padding_is_skipped(suffix, parts, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / f"a.txt{suffix}"
+    path.write_bytes(b"".join(compress(text.encode(), f"a{suffix}") + bytes(4 * zeros) for text, zeros in parts))
+    with opening.open_bytes(path) as file:
+        assert file.read().decode() == "".join(text for text, _ in parts)
+
+
+def test_an_excel_file_with_a_password_is_not_called_damaged(tmp_path):
+    (tmp_path / "a.xlsx").write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(2000))
+    with pytest.raises(UserError, match=r"encrypted or of an older format; save it as \.xlsx without a password"):
+        list(readers.read_excel_rows(tmp_path / "a.xlsx"))
+
+
 def test_gaps_between_rows_of_an_excel_file_are_filled_up_to_the_limit_of_excel(tmp_path, monkeypatch):
     book = pytest.importorskip("openpyxl").Workbook()
     for row in (["text"], ["good soup"]):

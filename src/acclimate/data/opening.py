@@ -152,24 +152,34 @@ def open_bytes(path: Path) -> IO[bytes]:
     if compression is None:
         return file
     if not compression:
-        return lzma.open(file)
+        return io.BufferedReader(_FramedFile(file, lzma.LZMADecompressor), buffer_size=HEAD_BYTES)
     if compression == "zstd":
-        return io.BufferedReader(_ZstdFile(file), buffer_size=HEAD_BYTES)
+        return io.BufferedReader(_FramedFile(file, _zstd_decoder), buffer_size=HEAD_BYTES)
     import pyarrow
 
     stream = pyarrow.CompressedInputStream(file, compression)
     return cast("IO[bytes]", io.BufferedReader(stream, buffer_size=DAMAGE_BYTES))
 
 
-class _ZstdFile(io.RawIOBase):
-    """The content of a zstd file, with windows of up to 2 GiB (``zstd --long=31``); several frames are joined.
+def _zstd_decoder() -> Any:
+    import zstandard
 
-    The readers of ``zstandard`` accept a truncated file as complete, and pyarrow's refuses windows above 128 MiB.
+    return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+
+
+class _FramedFile(io.RawIOBase):
+    """The content of a zstd file, with windows of up to 2 GiB (``zstd --long=31``), or of an xz file.
+
+    Several frames are joined, and zeros between and after them, the padding of xz, are skipped. The readers of
+    ``zstandard`` accept a truncated file as complete, pyarrow's refuses windows above 128 MiB, and ``lzma.open`` takes
+    padding for a frame that is cut off.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], decoder: Callable[[], Any]) -> None:
+        self._decoder = decoder
         self._file, self._ready, self._rest = file, memoryview(b""), b""
         self._frame: Any = None
+        self._begun = False
 
     def readable(self) -> bool:
         return True
@@ -185,20 +195,21 @@ class _ZstdFile(io.RawIOBase):
             OSError: If the data are damaged, or need what the decoder does not have.
             EOFError: If the last frame is truncated.
         """
-        import zstandard
-
         while not self._ready:
             data = self._rest or self._file.read(1 << 10)  # of zeros, this can be 32 MiB
             self._rest = b""
             if not data:
                 if self._frame is not None:
-                    raise EOFError("the last zstd frame is truncated")
+                    raise EOFError("its last part is truncated")
                 return 0
-            if self._frame is None:
-                self._frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+            if self._frame is None and not (data := data.lstrip(b"\0") if self._begun else data):
+                continue
+            self._frame, self._begun = self._frame or self._decoder(), True
             try:
                 self._ready = memoryview(self._frame.decompress(data))
-            except zstandard.ZstdError as error:
+            except lzma.LZMAError:
+                raise
+            except Exception as error:  # of zstandard
                 raise OSError(_explain_zstd(str(error))) from error
             if self._frame.eof:
                 self._rest, self._frame = self._frame.unused_data, None

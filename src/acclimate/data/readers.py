@@ -381,6 +381,8 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
     try:
         file = open_bytes(path)
+        if file.read(4) == b"\xd0\xcf\x11\xe0":  # the container of files with a password, and of .xls
+            raise UserError(f"'{path}' is encrypted or of an older format; save it as .xlsx without a password.")
         if (size := sum(part.file_size for part in ZipFile(file).infolist())) > MAX_WORKBOOK:
             limit = MAX_WORKBOOK // 2**20
             raise UserError(f"'{path}' unpacks into {size / 2**20:,.0f} MB; the limit is {limit}: use CSV.")
