@@ -158,6 +158,10 @@ def test_layouts_of_conversations(row, turns):
         ({"messages": [{"role": "system", "content": "s"}, *PAIR], "system": "t"}, "differs from the system prompt"),
         ({"messages": [PAIR[0], {**PAIR[1], "weight": 0.5}]}, "'weight' of a turn is '0.5', which is neither 0 nor 1"),
         ({"messages": [PAIR[0], {**PAIR[1], "train": False}]}, "no answer of the assistant is to be learned"),
+        *(
+            ({"messages": PAIR, "weight": mark}, "marked as not to be learned")
+            for mark in (0, 0.0, "0", False, " False")
+        ),
         ({"messages": PAIR, "tools": "{"}, "'tools' is not JSON"),
         ({"messages": PAIR, "tools": ["search"]}, "'tools' is not a list of objects"),
         ({"messages": [PAIR[0], {**PAIR[1], "reasoning": ["\ud800"]}]}, "surrogate"),

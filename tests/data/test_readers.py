@@ -509,6 +509,15 @@ def test_gaps_between_rows_of_an_excel_file_are_filled_up_to_the_limit_of_excel(
         list(read_records(tmp_path / "a.xlsx"))
 
 
+def test_cells_of_a_sheet_in_columns_without_a_name_are_said(tmp_path, caplog):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in (["text", None, "label"], ["a", "x", "b"], ["c", None, "d", "e"], ["f", None, "g"]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert next(row for _, row in readers.read_excel_rows(tmp_path / "a.xlsx")) == {"text": "a", "label": "b"}
+    assert "2 rows have cells in columns without a name" in caplog.text
+
+
 def test_excel_files_are_read_as_tables(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

@@ -39,6 +39,8 @@ ROLES = {
 }
 """The role of a speaker, by the names that it has in files."""
 SYSTEM = ("system", "system_prompt")
+OFF = ("0", "0.0", "false")
+"""How a row is marked as not to be learned, as a value or as text."""
 LEARNED = ("weight", "train", "trainable", "training", "loss", "loss_mask")
 """Keys of a turn, or of a row, by which exports say whether it is learned (1 or true) or only read (0 or false)."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
@@ -85,7 +87,8 @@ def read_conversation(row: object) -> Conversation:
     """
     if not isinstance(row, dict):
         raise ValueError(f"not an object but a {type(row).__name__}")
-    if any(row.get(key) in (0, False) for key in LEARNED) or row.get("label") is False:  # the latter: of preferences
+    # A label is one of preferences.
+    if any(str(row.get(key)).strip().lower() in OFF for key in LEARNED) or row.get("label") is False:
         raise ValueError("the row is marked as not to be learned")
     listed, used = _list_turns(row)
     read = [_read_turn(turn) for turn in listed]

@@ -405,6 +405,11 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     numbered = iter(rows)
     _, names = next(numbered, (0, []))
     names = check_names(path, [name.strip() for name in names])
+    unnamed = sum(
+        any(cell.strip() and not name for name, cell in zip_longest(names, row, fillvalue="")) for _, row in rows
+    )
+    if unnamed:
+        warn_once(f"'{path}': {unnamed:,} rows have cells in columns without a name, which are not read.")
     for number, row in numbered:
         yield number, {name: cell for name, cell in zip_longest(names, row[: len(names)], fillvalue="") if name}
 

@@ -272,8 +272,9 @@ def read_table(
     grouping = find_grouping(name, fields, options.group_column, taken)
     used = (columns.text, columns.marks, columns.sentence, *grouping.columns, "answer")
     every = [row for table in tables.values() for row in table.rows]
-    parts = ((where, _unused_parts(row.get(columns.marks), columns.marks)) for where, row in every)
-    report_unused(name, chain(every, parts if columns.form in ("spans", "export") else ()), used)
+    marked = every if columns.form in ("spans", "export") else []
+    unread = ((where, _unused_parts(row.get(columns.marks), columns.marks)) for where, row in marked)
+    report_unused(name, chain(every, unread), used)
     skipped: Counter[str] = Counter()
     left = start_left_out(tables, name, options)
     read: dict[str, list[RawSentence]] = {}
