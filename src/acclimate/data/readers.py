@@ -8,7 +8,7 @@ the whole file unusable, such as a missing text column, raises ``UserError``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice, zip_longest
@@ -371,6 +371,13 @@ def _parse_json(text: str, text_column: str) -> object:
     return json.loads(text, object_pairs_hook=check_unique)
 
 
+def _report_unnamed(path: Path, names: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]]) -> None:
+    """Say how many rows of a sheet have cells in columns without a name."""
+    cells = (zip_longest(names, row, fillvalue="") for _, row in rows)
+    if count := sum(any(cell.strip() and not name for name, cell in row) for row in cells):
+        warn_once(f"'{path}': {count:,} rows have cells in columns without a name, which are not read.")
+
+
 def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the numbered rows of the first sheet, all cells as text, as in CSV; blank rows are left out.
 
@@ -405,11 +412,7 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     numbered = iter(rows)
     _, names = next(numbered, (0, []))
     names = check_names(path, [name.strip() for name in names])
-    unnamed = sum(
-        any(cell.strip() and not name for name, cell in zip_longest(names, row, fillvalue="")) for _, row in rows
-    )
-    if unnamed:
-        warn_once(f"'{path}': {unnamed:,} rows have cells in columns without a name, which are not read.")
+    _report_unnamed(path, names, rows)
     for number, row in numbered:
         yield number, {name: cell for name, cell in zip_longest(names, row[: len(names)], fillvalue="") if name}
 
