@@ -74,6 +74,9 @@ CASES = [
     (["advise", "--model", "m", *TEXT, "--general", "no"], "There is no file 'no'"),
     (["periods", "gap", "--model", "m", "--task", "no", "--by", "year", "--out", "o"], "There is no task file"),
     (["methods", "no"], "Unknown method 'no'."),
+    (["predict", "--model", "m", "--data", "no.csv", "--out", "o.csv"], "There is no task file or folder 'no.csv'"),
+    (["adapt", "--model", "m", *TEXT, "--mix", "no", "--out", "o"], "Unknown mix 'no'."),
+    (["adapt", "--model", "m", *TEXT, "--adapter", "no", "--out", "o"], "Unknown adapter 'no'."),
     (["adapt", "--config", "folder"], "'folder' is a folder"),
     (["adapt", "--config", "pipe.txt"], "is a pipe"),
 ]

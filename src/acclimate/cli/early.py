@@ -37,6 +37,7 @@ PARTS = {
     "masking": ("acclimate.masking", "masking"),
     "adapter": ("acclimate.adapters", "adapter"),
     "rules": ("acclimate.rules", "update rule"),
+    "mix": ("acclimate.mixes", "mix"),
 }
 
 
@@ -68,6 +69,7 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
         return  # the options do not describe a study
     models = [name for name in MODELS if name in fields and fields[name].option.panel == MODEL]
     checks = {**dict.fromkeys(models, existing_folder), "task": find_task, "out": check_output_name}
+    checks |= {"data": find_task} if command == "predict" else {}
     for check, value in ((check, value) for name, check in checks.items() for value in given.get(name, ())):
         with problems.collect():
             check(value)
