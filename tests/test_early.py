@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 from acclimate.adaptation.method import REGISTRY as METHODS
-from acclimate.base.catalog import read_entries
+from acclimate.base.catalog import read_entries, read_fields
 from acclimate.base.registry import declared_names
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
@@ -77,6 +78,12 @@ CASES = [
     (["predict", "--model", "m", "--data", "no.csv", "--out", "o.csv"], "There is no task file or folder 'no.csv'"),
     (["adapt", "--model", "m", *TEXT, "--mix", "no", "--out", "o"], "Unknown mix 'no'."),
     (["adapt", "--model", "m", *TEXT, "--adapter", "no", "--out", "o"], "Unknown adapter 'no'."),
+    (["adapt", "--model", "m", *TEXT, "--method", "lm nope=3", "--out", "o"], "'nope' cannot be set"),
+    (
+        ["adapt", "--model", "m", *TEXT, "--adapter", "lora rnak=3", "--out", "o"],
+        "parameter of adapter 'lora'",
+    ),
+    (["select", *TEXT, "--by", "random nope=3", "--out", "o.jsonl"], "Unknown parameter of selection 'random' 'nope'"),
     (["adapt", "--config", "folder"], "'folder' is a folder"),
     (["adapt", "--config", "pipe.txt"], "is a pipe"),
 ]
@@ -107,6 +114,13 @@ def test_methods_are_listed_from_their_source(refused):
     assert rows.keys() == found.keys()  # the rows are from the classes, as torch is imported here
     for name, row in rows.items():
         assert {key: found[name][key] for key in FIELDS} == {key: row[key] for key in FIELDS}, name
+
+
+@each("registry", [METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES, MERGES])
+def test_the_parameters_in_the_source_are_those_of_the_classes(registry):
+    for name in registry.names():
+        known = {field.name for field in dataclasses.fields(registry.lookup(name))}
+        assert read_fields(registry.group, name) == known, name
 
 
 @each("registry", [METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES, MERGES])

@@ -31,6 +31,27 @@ def read_entries(group: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+def read_fields(group: str, name: str) -> set[str]:
+    """Return the names of the parameters of an entry from its source, own and inherited; none if there is no entry."""
+    for module in declared_modules(group):
+        for node in (one for one in _parse(module).values() if isinstance(one, ast.ClassDef)):
+            marks = [mark.args[0] for mark in node.decorator_list if isinstance(mark, ast.Call) and mark.args]
+            if repr(name) in map(ast.unparse, marks):
+                return _fields(module, node.name)
+    return set()
+
+
+def _fields(module: str, name: str) -> set[str]:
+    node = _parse(module).get(name) if module.startswith("acclimate") else None
+    if isinstance(node, ast.ImportFrom):
+        return _fields(str(node.module), next(one.name for one in node.names if (one.asname or one.name) == name))
+    if not isinstance(node, ast.ClassDef):
+        return set()
+    found = set[str]().union(*(_fields(module, ast.unparse(base)) for base in node.bases))
+    lines = [line for line in node.body if isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line)]
+    return found | {ast.unparse(line.target) for line in lines}
+
+
 def _attributes(module: str, name: str) -> dict[str, Any]:
     """Return the attributes of a class or of an imported one that are literals; none of a class of another package."""
     if not module.startswith("acclimate"):

@@ -13,7 +13,7 @@ import inspect
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -441,6 +441,19 @@ def split_entry(given: Any, kind: str) -> tuple[str, Any]:
     raise UserError(f"A {kind} is NAME, 'NAME parameter=value ...' or {{NAME: {{parameter: value}}}}, not {shown}.")
 
 
+def check_parameters(given: Iterable[str], known: Collection[str], kind: str, name: str) -> None:
+    """Check that an entry has the parameters that a user gave.
+
+    Raises:
+        UserError: If it lacks one; the message suggests the closest.
+    """
+    for key in given:
+        if key not in known:
+            if not known:
+                raise UserError(f"{kind.capitalize()} '{name}' has no parameters, so '{key}' cannot be set.")
+            raise unknown_name_error(f"parameter of {kind} '{name}'", key, known)
+
+
 def build_dataclass(
     cls: type[T], kind: str, name: str, settings: Mapping[str, Any], hidden: Collection[str] = ()
 ) -> T:
@@ -457,11 +470,7 @@ def build_dataclass(
         UserError: If a field is unknown (the message suggests the closest), or a value is invalid.
     """
     fields = {field.name for field in dataclasses.fields(cls)} - set(hidden)  # type: ignore[arg-type]
-    for key in settings:
-        if key not in fields:
-            if not fields:
-                raise UserError(f"{kind.capitalize()} '{name}' has no parameters, so '{key}' cannot be set.")
-            raise unknown_name_error(f"parameter of {kind} '{name}'", key, fields)
+    check_parameters(settings, fields, kind, name)
     try:
         made = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(cls)).validate_python(
             dict(settings)

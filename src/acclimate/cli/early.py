@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.adaptation.replay_options import TEXT, split_source
+from acclimate.base.catalog import read_fields
 from acclimate.base.errors import Problems, unknown_name_error
 from acclimate.base.files import check_output_name, existing_folder
 from acclimate.base.options import MODEL, OptionField, defaults
-from acclimate.base.registry import declared_names, split_entry
+from acclimate.base.registry import check_parameters, declared_names, split_entry
 from acclimate.base.settings_file import check_study_file
 from acclimate.data.reading import LabelOptions, find_task
 from acclimate.study.options import StudyOptions
@@ -61,7 +62,11 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
     for name, (package, kind) in ({} if plugins else {**NAMES.get(command, {}), **PARTS}).items():
         for value in given.get(name, ()):
             with problems.collect():
-                check_name(split_entry(value, kind)[0], package, kind)
+                entry, settings = split_entry(value, kind)
+                check_name(entry, package, kind)
+                # A masking, and a row of a study, may have the parameters of others.
+                if name not in ("masking", "methods") and isinstance(settings, Mapping) and declared_names(package):
+                    check_parameters(settings, read_fields(package, entry), kind, entry)
     if command in ("compare", "init") and not (given["model"] and given["corpus"]):
         usual = defaults(StudyOptions) | defaults(LabelOptions)
         if given.get("config") and all(getattr(options, name) == value for name, value in usual.items()):
