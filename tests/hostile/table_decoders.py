@@ -181,7 +181,7 @@ MEASURED = [
     Case("benchmarks: an unknown task or no package", f"{BENCHMARKS} --task nonsense", 2, r"lm-eval", decoder()),
     Case("merge: models of two kinds", MERGE.replace("base bert", "base llama"), 2, r"of the type llama", decoder()),
     Case(
-        "a misspelled adapter in a study", DRY, 2, r"'methods\[1\]\.adapt'.*not 'lorra'",
+        "a misspelled adapter in a study", DRY, 2, r"'methods\.lm\.adapt\.adapter'.*'lorra'",
         study(methods=["none", {"name": "lm", "adapt": {"adapter": "lorra"}}]),
     ),
     Case(

@@ -171,6 +171,7 @@ def test_files_among_parameters_and_searched_values_are_relative_to_the_study_fi
         ({"finetune": {"batch_size": 10**12}}, "'finetune.batch_size' must be at most 1,000,000"),
         ({"adapt": {"epochs": 1e299}}, "'adapt.epochs' must be at most 1,000,000"),
         ({"search": {"tolerance": float("inf")}}, "'search.tolerance' must be a finite number"),
+        ({"methods": [{"lm": 3}]}, "method 'lm' expects named parameters, not 3"),
     ],
 )
 def test_mistakes_are_one_clear_line(change, message):

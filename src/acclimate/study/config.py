@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from acclimate.base.bounds import MAX_SEED
-from acclimate.base.errors import UserError, did_you_mean, unknown_name_error
+from acclimate.base.errors import UserError, did_you_mean, shorten, unknown_name_error
 from acclimate.base.options import explain_value, propose_part
 from acclimate.base.registry import split_entry
 from acclimate.base.settings_file import check_study_file, read_settings
@@ -113,6 +113,8 @@ class MethodSpec(OperationSpec, ShortForm):
             name, settings = split_entry(given, "method")
         except UserError as error:
             raise ValueError(str(error).removesuffix(".")) from error
+        if not isinstance(settings, Mapping | None):
+            raise ValueError(f"method '{name}' expects named parameters, not {shorten(settings)}")
         return {**rest, "name": name, **(settings or {})}
 
     @model_validator(mode="after")
@@ -382,10 +384,11 @@ class StudyConfig(Strict):
         adapt: Any = copy.adapt
         located = paths.locate_mixture(adapt.given(), folder) | paths.locate_parts(adapt.given(), folder)
         copy.adapt = adapt.model_copy(update=located)
-        for given in (method.adapt for method in copy.methods):
-            given |= paths.locate_mixture(given, folder) | paths.locate_parts(given, folder)
+        for method in copy.methods:
+            located = paths.locate_parts(method.adapt, folder, f"methods.{method.name}.adapt")
+            method.adapt |= paths.locate_mixture(method.adapt, folder) | located
         for search in filter(None, searches):
-            search.adapt |= paths.locate_parts(search.adapt, folder)
+            search.adapt |= paths.locate_parts(search.adapt, folder, "search.adapt")
         return copy
 
     def resolved(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from acclimate.adaptation.replay_options import CHAT, MEMORIES
 from acclimate.adaptation.vocabulary_options import split_new_tokens
+from acclimate.base.errors import UserError
 from acclimate.base.files import is_written_as_path
 from acclimate.base.registry import Part, Registry, find_registry
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
@@ -38,13 +39,24 @@ PARTS = {
 """Options of ``adapt`` that name entries of a registry, and the group of the registry."""
 
 
-def locate_parts(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Resolve the files of parts among options of ``adapt``, or among lists of values to try, against ``folder``."""
-    found = {
-        name: locate_part(given[name], find_registry(group), folder)
-        for name, group in PARTS.items()
-        if given.get(name)
-    }
+def locate_parts(given: Mapping[str, Any], folder: Path, where: str = "adapt") -> dict[str, Any]:
+    """Resolve the files of parts among options of ``adapt``, or among lists of values to try, against ``folder``.
+
+    Args:
+        given: The options.
+        folder: The folder of the study file.
+        where: Section of the study file, for messages.
+
+    Raises:
+        UserError: If a part does not exist or is not written as one; the message names the option.
+    """
+    found: dict[str, Any] = {}
+    for name, group in PARTS.items():
+        if given.get(name):
+            try:
+                found[name] = locate_part(given[name], find_registry(group), folder)
+            except UserError as error:
+                raise UserError(f"study: '{where}.{name}': {error}") from error
     if given.get("new_tokens"):
         found["new_tokens"] = locate_new_tokens(given["new_tokens"], folder)
     return found
