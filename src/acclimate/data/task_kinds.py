@@ -242,15 +242,8 @@ def load_task(
     A question answering task: files in the format of SQuAD v1.1, or rows in any form with its columns; splits are
     drawn by passage. See :func:`acclimate.tasks.kinds.qa.data.load_qa`.
 
-    An entity task: rows with lists of ``tokens`` and ``tags``, or with a ``text`` and ``spans`` of ``start``, ``end``
-    and ``label``, as annotation tools export them; or files with a word and its tag per line. See
-    :mod:`acclimate.tasks.kinds.entities.formats`.
-
-    A multiple-choice task: rows with a question, its choices in one column or in several, and the correct one; see
-    :mod:`acclimate.tasks.kinds.choice.data`.
-
-    A retrieval task: a folder in the layout of BEIR, or pairs of a query and a passage, perhaps with a negative, and
-    without labels; see :mod:`acclimate.tasks.kinds.retrieval.data`.
+    The other kinds, of entities, multiple choice and retrieval: see :mod:`acclimate.tasks.kinds.entities.formats`,
+    :mod:`acclimate.tasks.kinds.choice.data` and :mod:`acclimate.tasks.kinds.retrieval.data`.
 
     Args:
         source: The task.

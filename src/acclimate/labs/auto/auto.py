@@ -21,7 +21,7 @@ from acclimate.base.verbs import Next
 from acclimate.data.reading import LabelOptions, TextOptions, reading_words, text_words
 from acclimate.engine.callbacks import check_trackers, report_summary
 from acclimate.labs.auto.options import AutoOptions
-from acclimate.labs.auto.plan import BASE, CHEAPEST, Plan, afterwards, choose_entrants, make_plan, why_no_race
+from acclimate.labs.auto.plan import BASE, CHEAPEST, Entrant, Plan, afterwards, choose_entrants, make_plan, why_no_race
 from acclimate.labs.auto.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
 from acclimate.labs.auto.report import AutoResult, describe_plan
 from acclimate.labs.auto.stages import Scored, Stage, StageResult, Stages
@@ -202,36 +202,7 @@ def auto(options: AutoOptions) -> AutoResult:
     result.rows, result.winner = race.rows, race.winner.label if race.winner else None
     result.dev_gain, result.shrunken_gain, result.entrants = race.dev_gain, race.shrunken, race.entrants
     result.notes = [*plan.notes, *notes, *race.notes]
-    scored: Scored | None = None
-    if race.winner is not None:
-        stage = state.decide(
-            claim_stage(
-                plan,
-                race.winner,
-                race.tokens,
-                race.prices,
-                seed=options.seed,
-                test=options.test,
-                spent=state.spent(),
-            )
-        )
-        print_message(
-            f"Claim: {race.winner.label} against the base model, {len(stage.seeds)} fresh seeds", options.progress
-        )
-        reads = stages.count_reads(stage, state.name)
-        found = state.run(stage, stages.run)
-        used = race_seeds(options.seed) if plan.races else []
-        result.claim = claim_of(
-            stage,
-            found,
-            used_seeds=used,
-            reads=reads,
-            limit=options.forget_at_most,
-            collapses=race.collapses.get(race.winner.label),
-        )
-        result.claim_seeds = list(stage.seeds)
-        scored = found.entrants[race.winner.label]
-        result.kept = stages.write_report(found, keep=options.keep is not None)
+    scored = None if race.winner is None else _claim(options, state, stages, race, race.winner, result)
     result.unlearned = stages.unlearned
     result.notes += [f"Before training: {stages.advice}"] if stages.advice else []
     holds = result.holds
@@ -247,6 +218,30 @@ def auto(options: AutoOptions) -> AutoResult:
     result.report(out / PAGE)
     report_summary(trackers, out, result.claim.numbers() if result.claim else {})
     return result
+
+
+def _claim(
+    options: AutoOptions, state: _State, stages: Stages, race: Race, winner: Entrant, result: AutoResult
+) -> Scored:
+    """Compare the winner and the base model once with fresh seeds; return the scores of the winner."""
+    plan, spent = result.plan, state.spent()
+    stage = state.decide(
+        claim_stage(plan, winner, race.tokens, race.prices, seed=options.seed, test=options.test, spent=spent)
+    )
+    print_message(f"Claim: {winner.label} against the base model, {len(stage.seeds)} fresh seeds", options.progress)
+    reads = stages.count_reads(stage, state.name)
+    found = state.run(stage, stages.run)
+    result.claim = claim_of(
+        stage,
+        found,
+        used_seeds=race_seeds(options.seed) if plan.races else [],
+        reads=reads,
+        limit=options.forget_at_most,
+        collapses=race.collapses.get(winner.label),
+    )
+    result.claim_seeds = list(stage.seeds)
+    result.kept = stages.write_report(found, keep=options.keep is not None)
+    return found.entrants[winner.label]
 
 
 def show_auto(result: AutoResult, options: AutoOptions) -> Iterator[Any]:
