@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
 from acclimate.base.files import RECORD_FILE, write_json
+from acclimate.base.options import build
 from acclimate.base.records import Record, read_kept
 from acclimate.data.operations import read_accounts
+from acclimate.data.reading import ReadingOptions
 from acclimate.data.sources import FileSource
+from acclimate.data.task_kinds import READ_ALIKE
 from acclimate.labs.plan.logs import read_rows
 from acclimate.results.study import StudyResults
 from acclimate.study.executor import JobStore
@@ -190,7 +193,8 @@ def test_a_record_of_a_training_of_any_form_is_read_or_named(tmp_path_factory, d
         assert str(file) in str(error)
     else:
         assert isinstance(found.result.kind, str) and (found.identity.options.max_length or 1) >= 1
-        assert found.result.reading.get("text_column") is None or isinstance(found.result.reading["text_column"], str)
+        reading = found.result.reading
+        build(ReadingOptions, **{name: reading[name] for name in READ_ALIKE if name in reading})
 
 
 @given(data=st.data())

@@ -108,7 +108,7 @@ def test_a_method_in_a_file_is_used_by_name(plugin, tiny_bert, tmp_path, monkeyp
     (tmp_path / "text.txt").write_text("\n".join(TEXTS))
     words = ["adapt", "--model", tiny_bert, "--corpus", tmp_path / "text.txt", "--method", "mine", "--plugin", plugin]
     code, out, err = call(monkeypatch, capsys, *words, "--steps", 1, "--max-length", 24, "--out", tmp_path / "out")
-    assert code == 0 and f"--methods mine --plugin {plugin} --out runs/compare" in out, err
+    assert code == 0 and f"--methods mine --out runs/compare --plugin {plugin}" in out, err
     assert '"code of acclimate_plugin_my-method"' in (tmp_path / "out" / "acclimate.json").read_text()
 
 

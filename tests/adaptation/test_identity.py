@@ -39,7 +39,7 @@ FIELDS = option_fields(AdaptOptions)
 RECORDED = sorted(name for name, field in FIELDS.items() if field.option.recorded and name != "model")
 NOT_RECORDED = {
     *("out", "overwrite", "report_to", "progress", "save_every", "loader_workers"),
-    *("compile", "gradient_checkpointing", "max_memory", "fsdp", "encoding"),
+    *("compile", "gradient_checkpointing", "max_memory", "fsdp", "encoding", "clean", "mask_personal"),
     *option_fields(LabelOptions),
 }
 """Options that decide where and how a result is computed, or how texts and tasks are read, which have hashes."""

@@ -36,7 +36,7 @@ DECODE = f"adapt --model llama --corpus text.txt --steps 1 {SHORT} --out out"
 CAUSAL = f"{PRETRAIN} --objective causal --size tiny --vocab-size 300 --set hidden_size=32"
 INIT = "init new.yaml --model bert --corpus text.txt"
 LEAKAGE = "inspect leakage --quiet"
-DONE = r"^Training loss in nats, mean of step 1: [mc]lm \d+\.\d+$"
+DONE = r"^Training loss in nats: [mc]lm \d+\.\d+, mean of step 1$"
 TUNED = r"^F1 .* \(\d+ in test\)"
 
 

@@ -258,6 +258,7 @@ VERBS = [
         "doctor: an unknown kind of kernels", "doctor", 0, r".", env={"ACCLIMATE_KERNELS": "fst"},
         also=r"Problem: ACCLIMATE_KERNELS is 'fst'; set it to auto or torch",
     ),
+    Case("skill: a misspelled option", "skill --outt x", 2, r"has no option --outt"),
     Case("bench: a misspelled option", "bench --methd lm", 2, r"has no option --methd"),
     Case("merge: works", MERGE, 0, r"^out: interpolation", check=made),
     Case("merge: onto itself", f"{MERGE} --out bert --overwrite", 2, r"'bert' is one of the models"),

@@ -71,7 +71,7 @@ def test_another_default_of_an_option_gives_other_keys(inputs, kind, monkeypatch
 
 
 def test_every_field_of_a_job_is_in_its_identity(inputs):
-    assert all("identity" not in vars(kind) for kind in kinds())
+    assert {kind.__name__ for kind in kinds() if "identity" in vars(kind)} <= {"BenchmarkJob"}  # adds a file's content
     for job in plan(inputs).jobs.values():
         assert job.identity.keys() == {entry.name for entry in fields(job) if entry.compare}
         for name in job.identity:

@@ -84,7 +84,7 @@ def test_one_adaptation_gives_no_verdict(chat, tmp_path, no_report):
     backend = world.backend(**answers(lambda model: 0.5 if str(model).endswith("llama") else 1))
     results = compare({**chat, "adapt_seeds": [0]}, tmp_path / "out", progress=False, backend=backend)
     sheet, words = (table.rows[1] for table in results.tables)
-    assert {words[8], sheet[6]} == {"–"} and {words[6], sheet[4]} == {"+50.0"}
+    assert {words[8], sheet[6]} == {"no verdict"} and {words[6], sheet[4]} == {"+50.0"}
 
 
 def test_a_base_model_is_measured_once_and_encoders_are_not(chat, folder):

@@ -67,7 +67,11 @@ def test_from_files_to_a_report_without_repeated_jobs(folder):
             "adapt: {steps: 2, max_length: 999",
             "'model': .* 999 is more",
         ),
-        ("documents: 10, max_length: 16", "documents: 10, max_length: 999", "'model': max-length 999 is more"),
+        (
+            "documents: 10, max_length: 16",
+            "documents: 10, max_length: 999",
+            "'model': evaluate.max_length 999 is more",
+        ),
         ("finetune: {", "finetune: {select: dev, ", "'task' has none. Set 'select: last'"),
         ("corpus: domain.txt", "corpus: broken.jsonl", "no usable document.* 1 broken"),
     ],

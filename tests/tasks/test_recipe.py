@@ -60,7 +60,8 @@ def test_what_is_given_wins_without_a_minimum(tiny_bert, tmp_path, monkeypatch):
     wide = save_tiny("bert", tmp_path / "wide", hidden_size=768, num_hidden_layers=1, num_attention_heads=1)
     found, _ = resolve_options(build(FinetuneOptions, wide, task), task, wide)
     assert found.learning_rate == 1e-4
-    pairs = load_task({"train": [{"query": "q", "passage": "p"}] * 2, "test": [{"query": "q", "passage": "p"}]})
+    rows = [{"query": "q", "passage": "p"}]
+    pairs = load_task({"train": rows * 2, "test": rows}, task_kind="retrieval")
     found, _ = resolve_options(build(FinetuneOptions, tiny_bert, pairs), pairs, tiny_bert)
     assert (found.epochs, found.learning_rate) == (recipe.EPOCHS, recipe.CONTRASTIVE_RATE)
 

@@ -145,7 +145,7 @@ def test_the_gap_is_found_and_a_finished_training_is_not_repeated(forgetful, tin
     page = (tmp_path / "gap" / "report.html").read_text()
     assert "Scores by distance in time" in page and "temporal degradation" in page
     rows_by_distance = {row["distance"]: row for row in report["by_distance"]}
-    assert rows_by_distance[2]["verdict"] == "loss" and rows_by_distance[2]["high"] < 0
+    assert rows_by_distance[2]["verdict"] == "hurt" and rows_by_distance[2]["high"] < 0
     said = repr(report)
     assert "1 whose date cannot be read (such as '?')" in said and "1 with the same text as one of an earlier" in said
     done = len(forgetful)

@@ -89,7 +89,7 @@ def test_every_text_is_measured_under_the_model_of_every_period(unigrams, tmp_pa
     )
     rows_by_distance = {row["distance"]: row for row in report["by_distance"]}
     assert sorted(rows_by_distance) == [-3, -2, -1, 0, 1, 2, 3]
-    assert rows_by_distance[3]["verdict"] == "loss" and report["loss_per_unit"]["low"] > 0
+    assert rows_by_distance[3]["verdict"] == "hurt" and report["loss_per_unit"]["low"] > 0
     assert report["dating"]["accuracy"] > 0.9 > report["dating"]["chance"]
     guessed = sum(line["guess"] == line["period"] for line in measured)
     assert report["dating"]["accuracy"] == pytest.approx(guessed / len(measured))

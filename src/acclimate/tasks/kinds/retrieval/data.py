@@ -432,7 +432,7 @@ def holds_pairs(rows: Sequence[Row], options: ReadingOptions) -> bool:
     rest = [name for name in names if name not in columns.values()]
     if any(_hold_parts(cells(rows, name)) for name in rest if name.lower() not in METADATA_NAMES):
         return False
-    if any(name.lower() in GRADE_NAMES for name in rest):
+    if any(name.lower() in GRADE_NAMES for name in rest) or (MARGIN in lower and "negative" in columns):
         return True
     labels = [name for name in rest if name.lower() in (*LABEL_NAMES, *SCORE_NAMES)]
     is_pair = (query.lower(), passage.lower()) in PAIR_NAMES
