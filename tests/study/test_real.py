@@ -70,7 +70,7 @@ def test_from_files_to_a_report_without_repeated_jobs(folder):
         (
             "documents: 10, max_length: 16",
             "documents: 10, max_length: 999",
-            "'model': evaluate.max_length 999 is more",
+            "'model': evaluate.max_length 999 is",
         ),
         ("finetune: {", "finetune: {select: dev, ", "'task' has none. Set 'select: last'"),
         ("corpus: domain.txt", "corpus: broken.jsonl", "no usable document.* 1 broken"),
