@@ -75,8 +75,8 @@ def test_adapt_finetune_compare_and_auto_agree(place, tmp_path, monkeypatch):
     monkeypatch.setitem(Durations.time.__kwdefaults__, "clock", machine.clock)
     how = {"backend": machine.backend(), "progress": False}
     texts = {"model": str(place / "model"), "corpus": str(place / "corpus.txt")}
-    job, made = plan_adaptation(build(AdaptCommand, **texts, out=tmp_path / "a", max_length=24, steps=400))
-    adapting = [price([job], made, **how).seconds]
+    plan = plan_adaptation(build(AdaptCommand, **texts, out=tmp_path / "a", max_length=24, steps=400))
+    adapting = [price(*plan, **how).seconds]
     given = {"model": texts["model"], "task": str(place / "task"), "max_length": 24, "seeds": 1}
     tuning = [price(*plan_finetuning(build(FinetuneCommand, **given)), **how).seconds]
     short = {"adapt.max_length": 24, "finetune.max_length": 24, "evaluate.max_length": 24}

@@ -83,13 +83,12 @@ def adapt_or_plan(options: AdaptCommand) -> Any:
     """
     if not options.dry_run:
         return adapt_and_push(options)
-    job, made = plan_adaptation(options)
-    jobs = [job, *([replace(job, place=replace(job.place, method=HEAD))] if made.notes else [])]
+    jobs, made = plan_adaptation(options)
     return price(jobs, made, progress=options.progress)
 
 
-def plan_adaptation(options: AdaptOptions) -> tuple[AdaptJob, DryRun]:
-    """Read and check everything that an adaptation reads; return it as a job, and what it would do."""
+def plan_adaptation(options: AdaptOptions) -> tuple[list[AdaptJob], DryRun]:
+    """Read and check everything that an adaptation reads; return jobs for it and for a new head, and what it does."""
     run = plan_run(options)
     method, usual = run.method, defaults(AdaptOptions)
     given = {name: getattr(options, name) for name in option_fields(AdaptOptions)}
@@ -100,7 +99,7 @@ def plan_adaptation(options: AdaptOptions) -> tuple[AdaptJob, DryRun]:
     if run.budget.max_minutes is not None:
         given["max_minutes"] = run.budget.max_minutes
     plan: dict[str, Any] = {"text": run.text.report.summary(), "method": method.name}
-    made = DryRun(plan)
+    made, heads = DryRun(plan), list[str]()
     if not method.stages():
         given |= {} if "max_minutes" in given else {"steps": run.steps}
         model = run.loaded.model
@@ -121,6 +120,7 @@ def plan_adaptation(options: AdaptOptions) -> tuple[AdaptJob, DryRun]:
         memory = (size * WEIGHT_BYTES + trained * ADAM_BYTES) / 1e6
         plan["memory"] = f"{memory:,.0f} MB for weights, gradients and AdamW, and what a step needs in addition"
         if run.loaded.absent_head:
+            heads.append(HEAD)
             made.notes.append(
                 f"The model has no language-model head: one is first trained on {options.head_tokens:,} tokens."
             )
@@ -135,7 +135,7 @@ def plan_adaptation(options: AdaptOptions) -> tuple[AdaptJob, DryRun]:
         settings={"head_tokens": options.head_tokens},
         options=given,
     )
-    return job, made
+    return [job, *(replace(job, place=replace(job.place, method=head)) for head in heads)], made
 
 
 def show_adapted(result: Any, options: AdaptCommand) -> Iterator[Any]:
