@@ -18,6 +18,7 @@ from acclimate.study.dry_runs import plan_adaptation, plan_finetuning, price
 from acclimate.study.forecast import forecast
 from acclimate.study.pricing import Durations
 from acclimate.tasks.options import FinetuneCommand
+from acclimate.tasks.seeds import count_seeds
 from tests.study.fakes import write_task
 from tests.study.test_forecast import Machine
 from tests.test_cli import call
@@ -122,3 +123,13 @@ def test_a_forecast_is_within_a_factor_of_the_real_run(place, tmp_path, monkeypa
         if 1 / 1.5 < ratios[-1] < 1.5:
             return
     raise AssertionError(ratios)
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [({}, 5), ({"seeds": 2}, 2), ({"all_labels": True}, 1), ({"all_labels": True, "seeds": 3}, 3)],
+)
+def test_as_many_seeds_are_planned_as_run(place, given, count):
+    options = {"model": str(place / "model"), "task": str(place / "task"), "max_length": 24, **given}
+    jobs, _ = plan_finetuning(build(FinetuneCommand, **options))
+    assert len(jobs) == count_seeds(build(FinetuneCommand, **options)) == count

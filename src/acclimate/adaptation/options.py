@@ -388,8 +388,9 @@ class PretrainOptions(TrainingOptions):
 @register_verb(
     "adapt",
     "acclimate.adaptation.adapt:adapt",
-    command="acclimate.study.dry_runs:adapt_or_plan",
-    show="acclimate.study.dry_runs:show_adapted",
+    command="adapt_and_push",
+    dry_run="acclimate.study.dry_runs:price_adaptation",
+    show="show_adaptation",
     example="acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
     page="docs/commands.md",
     section=FIRST,

@@ -55,6 +55,7 @@ class Verb(Group):
         options: The options of the command.
         run: The function, as ``module:name``; the other functions are in the same module unless they name another one.
         command: Function that the command calls with the options, if it does more than ``run``.
+        dry_run: Function that it calls instead if the option ``dry_run`` is on; its result has a method ``show``.
         show: Function that yields what the command prints, from the result and the options: texts, :class:`Next`, and
             what ``rich`` can print; by default :func:`show_report`.
         without: Options that the command does not have.
@@ -66,6 +67,7 @@ class Verb(Group):
     options: Any
     run: str
     command: str = ""
+    dry_run: str = ""
     show: str = ""
     without: Collection[str] = ()
     plugins: bool = False
@@ -89,10 +91,14 @@ class Verb(Group):
         Args:
             given: An instance of ``options``.
         """
+        if self.dry_run and given.dry_run:
+            return self.load(self.dry_run)(given)
         return self.load(self.command)(given) if self.command else self.load()(**values(given))
 
     def shown(self, result: Any, given: Any) -> Iterator[Any]:
         """Yield what the command prints."""
+        if self.dry_run and given.dry_run:
+            return iter(result.show())
         return (self.load(self.show) if self.show else show_report)(result, given)
 
 

@@ -39,14 +39,13 @@ from acclimate.engine.distributed import LastPass, ProcessGroup, wants_sharding
 from acclimate.engine.steps import Engine
 from acclimate.engine.trainer import StepTrainer
 from acclimate.models.adapters import adapter_weights, share_weights
+from acclimate.models.batching import training_bytes
 from acclimate.models.compiling import layers_of
 from acclimate.models.families import probe_of
 from acclimate.models.loading import LanguageModel
 from acclimate.models.saving import find_non_finite
 from acclimate.parts.updates import UpdateRule
 
-TRAINED_BYTES, FROZEN_BYTES = 16, 4
-"""Bytes per weight of its shards: fp32 value, gradient and two moments, or only the value."""
 KEEPS_LAYERS = ("false", "0", "no_shard", "shard_grad_op")
 """Values of ``FSDP_RESHARD_AFTER_FORWARD`` with which layers stay gathered until the backward pass."""
 
@@ -261,10 +260,10 @@ def shard(
     if loaded.adapter is not None and not loaded.adapter.shards:
         _refuse(f"the adapter '{loaded.adapter.name}' needs whole weights; use lora")
     group.copy_from_first([*model.parameters(), *model.buffers()])
-    sizes = [(TRAINED_BYTES if one.requires_grad else FROZEN_BYTES) * one.numel() for one in model.parameters()]
+    size = training_bytes(model)
     print_message(
-        f"FSDP: each of the {group.size} processes holds {sum(sizes) / group.size / 1e9:,.3g} of the "
-        f"{sum(sizes) / 1e9:,.3g} GB of weights, gradients and optimizer state.",
+        f"FSDP: each of the {group.size} processes holds {size / group.size / 1e9:,.3g} of the "
+        f"{size / 1e9:,.3g} GB of weights, gradients and optimizer state.",
         enabled=progress,
     )
     shell = share_weights(model)

@@ -21,6 +21,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from acclimate.base.errors import UserError, environment_integer
 from acclimate.models.families import kernels_of, longest_text
 
+TRAINED_BYTES, FROZEN_BYTES = 16, 4
+"""Bytes per weight in training: fp32 value, gradient and two moments, or only the value."""
 FEWEST_BATCHES = 2**40
 """Overhead of a batch, in tokens, that outweighs any amount of padding."""
 
@@ -210,6 +212,11 @@ def token_bytes(
 def recomputes_layers(model: nn.Module) -> bool:
     """Return whether gradient checkpointing is on; the property of ``transformers`` has another name since 5.23."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+def training_bytes(model: nn.Module) -> int:
+    """Return the bytes of weights, gradients and optimizer state in training, without what a step needs."""
+    return sum((TRAINED_BYTES if one.requires_grad else FROZEN_BYTES) * one.numel() for one in model.parameters())
 
 
 def machine_memory(device: torch.device) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from acclimate.adaptation.adapt import adapt_and_push, plan_run, show_adaptation
+from acclimate.adaptation.adapt import plan_run
 from acclimate.adaptation.options import BUDGETS, AdaptCommand, AdaptOptions
 from acclimate.base.options import defaults, option_fields, values
 from acclimate.base.progress import format_duration
@@ -16,6 +16,7 @@ from acclimate.base.verbs import Next, given_words
 from acclimate.data.documents import Corpus
 from acclimate.data.reading import DEFAULT_READING
 from acclimate.data.task_kinds import find_task_kind, open_task
+from acclimate.models.batching import training_bytes
 from acclimate.study.backend import Backend
 from acclimate.study.inputs import Checkpoint
 from acclimate.study.job import HEAD, Job, Place
@@ -25,11 +26,9 @@ from acclimate.study.pricing import Durations
 from acclimate.tasks.finetune import Finetuning
 from acclimate.tasks.options import FinetuneCommand, FinetuneOptions
 from acclimate.tasks.recipe import rates_to_try
-from acclimate.tasks.seeds import SEEDS, finetune_seeds, show_finetuned
+from acclimate.tasks.seeds import count_seeds
 from acclimate.tasks.splits import repartition
 
-ADAM_BYTES, WEIGHT_BYTES = 12, 4
-"""Bytes per trained parameter of gradient and AdamW's moments, and per parameter of the weights, in fp32."""
 ELSEWHERE = ("model", "corpus", "task", "out", "progress", "report_to", "push_to_hub", "dry_run", "heldout")
 """Options that a job has elsewhere, or that do not change how long it takes."""
 
@@ -75,16 +74,13 @@ def price(
     return made
 
 
-def adapt_or_plan(options: AdaptCommand) -> Any:
-    """Do what ``acclimate adapt`` does: adapt the model, or say what would be done.
+def price_adaptation(options: AdaptCommand) -> DryRun:
+    """Return what ``acclimate adapt`` would do.
 
     Raises:
         UserError: As :func:`acclimate.adapt`.
     """
-    if not options.dry_run:
-        return adapt_and_push(options)
-    jobs, made = plan_adaptation(options)
-    return price(jobs, made, progress=options.progress)
+    return price(*plan_adaptation(options), progress=options.progress)
 
 
 def plan_adaptation(options: AdaptOptions) -> tuple[list[AdaptJob], DryRun]:
@@ -117,7 +113,7 @@ def plan_adaptation(options: AdaptOptions) -> tuple[list[AdaptJob], DryRun]:
             plan["steps"] = f"as many as fit into {given['max_minutes']:g} minutes"
         else:
             plan |= {"steps": run.steps, "tokens": f"about {tokens:,}, {tokens / run.rows.tokens:.2g} passes"}
-        memory = (size * WEIGHT_BYTES + trained * ADAM_BYTES) / 1e6
+        memory = training_bytes(model) / 1e6
         plan["memory"] = f"{memory:,.0f} MB for weights, gradients and AdamW, and what a step needs in addition"
         if run.loaded.absent_head:
             heads.append(HEAD)
@@ -138,21 +134,13 @@ def plan_adaptation(options: AdaptOptions) -> tuple[list[AdaptJob], DryRun]:
     return [job, *(replace(job, place=replace(job.place, method=head)) for head in heads)], made
 
 
-def show_adapted(result: Any, options: AdaptCommand) -> Iterator[Any]:
-    """Yield what ``acclimate adapt`` prints."""
-    yield from result.show() if options.dry_run else show_adaptation(result, options)
-
-
-def finetune_or_plan(options: FinetuneCommand) -> Any:
-    """Do what ``acclimate finetune`` does: train and score a model with each seed, or say what would be done.
+def price_finetuning(options: FinetuneCommand) -> DryRun:
+    """Return what ``acclimate finetune`` would do.
 
     Raises:
         UserError: As :func:`acclimate.finetune`.
     """
-    if not options.dry_run:
-        return finetune_seeds(options)
-    jobs, made = plan_finetuning(options)
-    return price(jobs, made, progress=options.progress)
+    return price(*plan_finetuning(options), progress=options.progress)
 
 
 def plan_finetuning(options: FinetuneCommand) -> tuple[list[FinetuneJob], DryRun]:
@@ -163,7 +151,7 @@ def plan_finetuning(options: FinetuneCommand) -> tuple[list[FinetuneJob], DryRun
     own = {**values(options, FinetuneOptions), **values(DEFAULT_READING), "task": task, "out": None}
     run = Finetuning(FinetuneOptions(**own))
     resolved, usual = run.resolved, defaults(FinetuneOptions)
-    seeds = 1 if options.epochs == 0 or options.all_labels else options.seeds or SEEDS
+    seeds = count_seeds(options)
     steps = resolved.epochs * -(-len(run.examples) // resolved.batch_size)
     rows = ", ".join(f"{len(getattr(task, split)):,} {split}" for split in ("train", "dev", "test"))
     plan: dict[str, Any] = {
@@ -190,8 +178,3 @@ def plan_finetuning(options: FinetuneCommand) -> tuple[list[FinetuneJob], DryRun
     )
     tried = len(rates_to_try(None)) if options.tune else 0
     return [replace(job, seed=seed) for seed in range(seeds + tried)], DryRun(plan)
-
-
-def show_tuned(results: Any, options: FinetuneCommand) -> Iterator[Any]:
-    """Yield what ``acclimate finetune`` prints at the end."""
-    yield from results.show() if options.dry_run else show_finetuned(results, options)

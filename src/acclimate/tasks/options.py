@@ -438,8 +438,9 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
 @register_verb(
     "finetune",
     "acclimate.tasks.finetune:finetune",
-    command="acclimate.study.dry_runs:finetune_or_plan",
-    show="acclimate.study.dry_runs:show_tuned",
+    command="acclimate.tasks.seeds:finetune_seeds",
+    dry_run="acclimate.study.dry_runs:price_finetuning",
+    show="acclimate.tasks.seeds:show_finetuned",
     example="acclimate finetune --model adapted/ --task ner/ --seeds 5 --out finetuned/",
     page="docs/data.md",
     section=FIRST,

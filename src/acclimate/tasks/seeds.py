@@ -42,8 +42,7 @@ def finetune_seeds(options: FinetuneCommand) -> Any:
         return probe(**{**values(options, ProbeOptions), **values(DEFAULT_READING), "task": task})
     first = open_task(options.first, clean=options.clean, mask_personal=options.mask_personal)
     results = list[Any]()
-    seeds = options.seeds or (1 if options.all_labels else SEEDS)
-    seeds = 1 if options.epochs == 0 else seeds  # without training there is nothing random
+    seeds = count_seeds(options)
     for seed in range(seeds):
         own = {"task": task, "first": first, "seed": seed, "out": _inside(options.out, f"seed-{seed}")}
         own |= values(DEFAULT_READING)  # the task is read
@@ -56,6 +55,13 @@ def finetune_seeds(options: FinetuneCommand) -> Any:
             echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in _shown(result)))
         _print_references(result.metrics, _shown(result))
     return results
+
+
+def count_seeds(options: FinetuneCommand) -> int:
+    """Return the number of seeds of fine-tuning."""
+    if options.epochs == 0:  # without training there is nothing random
+        return 1
+    return options.seeds or (1 if options.all_labels else SEEDS)
 
 
 def show_finetuned(results: Any, options: FinetuneCommand) -> Iterator[Any]:
