@@ -154,17 +154,42 @@ def open_bytes(path: Path) -> IO[bytes]:
     if not compression:
         return io.BufferedReader(_FramedFile(file, lzma.LZMADecompressor), buffer_size=HEAD_BYTES)
     if compression == "zstd":
-        return io.BufferedReader(_FramedFile(file, _zstd_decoder), buffer_size=HEAD_BYTES)
+        return io.BufferedReader(_FramedFile(file, _ZstdDecoder), buffer_size=HEAD_BYTES)
     import pyarrow
 
     stream = pyarrow.CompressedInputStream(file, compression)
     return cast("IO[bytes]", io.BufferedReader(stream, buffer_size=DAMAGE_BYTES))
 
 
-def _zstd_decoder() -> Any:
-    import zstandard
+class _ZstdDecoder:
+    """Decoder of a zstd frame with the interface of ``lzma.LZMADecompressor``."""
 
-    return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+    def __init__(self) -> None:
+        import zstandard
+
+        self._frame: Any = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+        self._error = zstandard.ZstdError
+
+    def decompress(self, data: bytes) -> bytes:
+        """Decode data.
+
+        Raises:
+            OSError: If they are damaged, or need what the decoder does not have.
+        """
+        try:
+            return bytes(self._frame.decompress(data))
+        except self._error as error:
+            raise OSError(_explain_zstd(str(error))) from error
+
+    @property
+    def eof(self) -> bool:
+        """Whether the frame is complete."""
+        return bool(self._frame.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        """The data after the frame."""
+        return bytes(self._frame.unused_data)
 
 
 class _FramedFile(io.RawIOBase):
@@ -192,7 +217,7 @@ class _FramedFile(io.RawIOBase):
         """Fill a buffer.
 
         Raises:
-            OSError: If the data are damaged, or need what the decoder does not have.
+            OSError, LZMAError: If the data are damaged, or need what the decoder does not have.
             EOFError: If the last frame is truncated.
         """
         while not self._ready:
@@ -205,12 +230,7 @@ class _FramedFile(io.RawIOBase):
             if self._frame is None and not (data := data.lstrip(b"\0") if self._begun else data):
                 continue
             self._frame, self._begun = self._frame or self._decoder(), True
-            try:
-                self._ready = memoryview(self._frame.decompress(data))
-            except lzma.LZMAError:
-                raise
-            except Exception as error:  # of zstandard
-                raise OSError(_explain_zstd(str(error))) from error
+            self._ready = memoryview(self._frame.decompress(data))
             if self._frame.eof:
                 self._rest, self._frame = self._frame.unused_data, None
         size = min(len(buffer), len(self._ready))
