@@ -131,7 +131,7 @@ PICTURES = {
 
 
 def relative(value: Any) -> Any:
-    """Return results whose paths in the checkout and in the folder `shared` beside it are relative to the checkout."""
+    """Return results whose paths in the checkout, and in the folder `shared` next to it, are relative to it."""
     shared = ROOT.parent / "shared"
     return json.loads(json.dumps(value).replace(f"{shared.resolve()}/", "../shared/").replace(f"{ROOT}/", ""))
 

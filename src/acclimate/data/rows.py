@@ -363,7 +363,7 @@ def class_names(value: Any) -> dict[str, list[str]]:
 
 
 def name_classes(where: str, row: Mapping[str, Any], classes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return a row with the names of classes in the place of their numbers.
+    """Return a row with the names of classes instead of their numbers.
 
     Raises:
         RowError: If there is no such class.
