@@ -43,9 +43,14 @@ def missing_column_error(where: object, text_column: str, columns: Iterable[str]
     )
 
 
+def name_parts(name: str) -> list[str]:
+    """Return the names between the commas of the name of several columns, as in ``subject,body``."""
+    return [part.strip() for part in name.split(",")]
+
+
 def split_columns(name: str, columns: Collection[str]) -> list[str]:
-    """Return the columns that a name stands for: that of this name or, if there is none, several between commas."""
-    parts = [part.strip() for part in name.split(",")]
+    """Return the columns that a name stands for: the column of this name or, without one, several between commas."""
+    parts = name_parts(name)
     return parts if name not in columns and len(parts) > 1 and set(parts) <= set(columns) else [name]
 
 

@@ -26,6 +26,7 @@ from acclimate.data.csv_reader import (
     infer_column,
     join_cells,
     missing_column_error,
+    name_parts,
     read_csv,
     split_columns,
     write_row,
@@ -196,7 +197,7 @@ def _join_rows(where: object, rows: Iterable[tuple[int, object]], text_column: s
     Raises:
         UserError: If no row has one of the columns.
     """
-    parts = [part.strip() for part in text_column.split(",")]
+    parts = name_parts(text_column)
     seen: dict[str, None] = {}
     for line, row in rows:
         if isinstance(row, dict):
@@ -358,7 +359,7 @@ def _parse_json(text: str, text_column: str) -> object:
     Raises:
         ValueError: If it is invalid, or if an object has the text column twice, which is ambiguous.
     """
-    read = {text_column, *text_column.split(",")}
+    read = {text_column, *name_parts(text_column)}
     if all(text.count(f'"{name}"') < 2 for name in read):
         return json.loads(text)
 

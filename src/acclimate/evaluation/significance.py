@@ -24,7 +24,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from acclimate.evaluation.scoring import Scoring, SingleLabel, pool_rows
-from acclimate.results.scores import judge
+from acclimate.results.scores import judge, sign_of
 
 MAX_BLOCK_ELEMENTS = 4_000_000
 """Elements of a block of resamples, of shape (resamples, units): 32 MB of float64."""
@@ -84,7 +84,7 @@ class Interval:
     @property
     def sign(self) -> int:
         """One if the whole interval is above zero, -1 if it is below, else 0."""
-        return (self.low > 0) - (self.high < 0)
+        return sign_of(self.low, self.high)
 
     @property
     def verdict(self) -> str:

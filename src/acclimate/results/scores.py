@@ -19,16 +19,23 @@ NOT_LEARNED = "not learned"
 """Instead of a verdict: no model of either side is better than chance, or the base model has not learned the task."""
 VERDICTS = (HELPED, HURT, NO_DIFFERENCE, WITHHELD, NOT_LEARNED)
 """The verdicts on a method, in the words that files, reports and terminals have."""
+OF_SIGN = {1: HELPED, 0: NO_DIFFERENCE, -1: HURT}
+"""Verdicts by the sign of the difference; 0 if it is not significant."""
 SIGNIFICANCE = 0.05
 """A difference is significant if its p-value, corrected where there is a correction, is below this."""
 NOTHING_LEARNED = "Not learned: the models have not learned the task, so they cannot show whether adaptation helps."
 """The result of a study in which no comparison has an answer for this reason."""
 
 
+def sign_of(low: float, high: float) -> int:
+    """Return 1 if a whole interval is above zero, -1 if it is below, else 0."""
+    return (low > 0) - (high < 0)
+
+
 def judge(low: float, high: float, is_error: bool = False) -> str:
     """Return the verdict that the interval of a difference shows; ``is_error``: lower values are better."""
-    sign = (low > 0) - (high < 0)
-    return {1: HELPED, 0: NO_DIFFERENCE, -1: HURT}[-sign if is_error else sign]
+    sign = sign_of(low, high)
+    return OF_SIGN[-sign if is_error else sign]
 
 
 class Interval(Record):

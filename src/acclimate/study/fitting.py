@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,11 @@ class Change:
 
     settings: Mapping[str, Any]
     words: str
+
+
+def merge_settings(chosen: Iterable[Change]) -> dict[str, Any]:
+    """Return the settings of several changes; later ones take precedence."""
+    return {path: value for one in chosen for path, value in one.settings.items()}
 
 
 @dataclass(frozen=True)
@@ -152,9 +157,9 @@ class _Candidates:
         self.study, self._jobs = study, dict[str, list[Job]]()
         self._inputs = prepare(read_study(StudyConfig.of(study), backend), cached_only=True)[0]
 
-    def change(self, chosen: Sequence[Change], **more: Any) -> dict[str, Any]:
+    def change(self, chosen: Sequence[Change]) -> dict[str, Any]:
         """Return the study with changes."""
-        return change_values(self.study, {**{k: v for one in chosen for k, v in one.settings.items()}, **more})
+        return change_values(self.study, merge_settings(chosen))
 
     def jobs(self, chosen: Sequence[Change] = ()) -> list[Job]:
         """Return the jobs of the study with changes."""
@@ -243,10 +248,7 @@ def _fitted(
     used, per_token, most = candidates.seconds(chosen, durations, least)
     tokens = min(least, most) + (budget - used) / per_token if per_token else math.inf
     whole = durations.total(candidates.jobs(chosen))
-    words, settings = (
-        [one.words for one in chosen],
-        {key: value for one in chosen for key, value in one.settings.items()},
-    )
+    words, settings = [one.words for one in chosen], merge_settings(chosen)
     if most and whole > budget and tokens < 10 * most:
         unit = 10 ** max(0, int(math.log10(tokens)) - 1)
         kept = int(tokens // unit * unit)  # two digits
@@ -256,12 +258,8 @@ def _fitted(
     taken = f"This takes about {max(1, round(whole / 60))} minutes on this machine"
     if not settings:
         return Fit(dict(candidates.study), f"{minutes:g} minutes are enough for the whole study. {taken}.", durations)
-    command = Next(
-        [
-            *given_words("--dry-run", valued=("--minutes",)),
-            *(word for pair in settings.items() for word in _set(*pair)),
-        ]
-    )
+    changed = (word for pair in settings.items() for word in _set(*pair))
+    command = Next([*given_words("--dry-run", valued=("--minutes",)), *changed])
     note = f"To fit into {minutes:g} minutes: {joined(words)}. {taken}. The same without timing: {command.command}"
     return Fit(change_values(candidates.study, settings), note, durations)
 

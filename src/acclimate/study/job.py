@@ -335,6 +335,20 @@ class Timed:
     seconds: float
 
 
+def extrapolate(timed: Sequence[Timed], size_of: Callable[[Any], int], job: Job) -> float:
+    """Return the estimated seconds of a job that takes equally long for each of its rows.
+
+    Args:
+        timed: Pilots of few rows and of some more, or only the first.
+        size_of: Returns the number of rows of a job.
+        job: The job.
+    """
+    first, last = timed[0], timed[-1]
+    few, some = size_of(first.job), size_of(last.job)
+    per_row = max(0.0, last.seconds - first.seconds) / (some - few) if some > few else first.seconds / few
+    return first.seconds + per_row * (size_of(job) - few)
+
+
 def kinds() -> list[type[Job]]:
     """Return all registered kinds of jobs, sorted by name."""
     return [JOB_KINDS.lookup(name) for name in JOB_KINDS.names()]

@@ -28,8 +28,8 @@ from acclimate.evaluation.significance import holm, paired_bootstrap, paired_t_t
 from acclimate.results.scores import (
     HELPED,
     HURT,
-    NO_DIFFERENCE,
     NOT_LEARNED,
+    OF_SIGN,
     WITHHELD,
     Comparison,
     Comparisons,
@@ -40,6 +40,7 @@ from acclimate.results.scores import (
     SearchRow,
     TaskScores,
     VerdictCount,
+    sign_of,
 )
 from acclimate.results.study import JOB_KINDS, QUICK_NOTE, Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.study.config import StudyConfig
@@ -449,7 +450,7 @@ def count_verdicts(scores: Sequence[ScoreRow]) -> list[VerdictCount]:
     counts = []
     for (model, method), entries in found.items():
         verdicts = [entry.verdict for entry in entries]
-        signs = [(entry.low > 0) - (entry.high < 0) for entry in entries if entry.is_answered]
+        signs = [sign_of(entry.low, entry.high) for entry in entries if entry.is_answered]
         counts.append(
             VerdictCount(
                 model=model,
@@ -474,12 +475,12 @@ def summarize_numbers(results: StudyResults) -> dict[str, float]:
         (row.model, row.domain, row.task, row.method, row.comparison) for row in results.scores
     ]
     rows += [(row.model, row.domain, f"loss of {row.text} text", row.method, row.difference) for row in results.losses]
-    several = len({row[:2] for row in rows}) > 1
+    several, signs = len({row[:2] for row in rows}) > 1, {verdict: sign for sign, verdict in OF_SIGN.items()}
     found: dict[str, float] = {}
     for *place, method, one in rows:
         if one is not None:
             name = "/".join([*(place if several else place[2:]), method])
-            verdict = {HELPED: 1, NO_DIFFERENCE: 0, HURT: -1}.get(one.verdict)
+            verdict = signs.get(one.verdict)
             ends = {end: getattr(one, end) for end in ("difference", "low", "high")}
             found |= {f"{name}/{end}": float(value) for end, value in ends.items()}
             found |= {} if verdict is None else {f"{name}/verdict": float(verdict)}

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
+from acclimate.data.csv_reader import name_parts
 from acclimate.data.rows import column_names, is_missing
 from acclimate.evaluation.significance import connect, number_groups
 
@@ -161,7 +162,7 @@ def find_grouping(
     if last and (sizes := _count_groups(last, cells)):
         usable.append((last, sizes))
     if given:
-        wanted = [given] if given in names else [column.strip() for column in given.split(",")]
+        wanted = [given] if given in names else name_parts(given)
         column = next((column for column in wanted if column in names), None)
         if column is None:
             raise unknown_name_error(f"column of the task '{name}' for 'group_column'", wanted[0], names)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
-from acclimate.data.csv_reader import TEXT_NAMES, propose_join
+from acclimate.data.csv_reader import TEXT_NAMES, name_parts, propose_join
 from acclimate.data.documents import table_rows
 from acclimate.data.opening import ENCODED, EXCEL, TABLES, detect_format
 from acclimate.data.reading import ReadingOptions
@@ -220,7 +220,7 @@ def choose_columns(
     given = {"text": options.text_column, "text_pair": options.pair_column, "label": options.label_column}
     for column, value in given.items():
         if value is not None and value not in names:
-            parts = [part.strip() for part in value.split(",")]
+            parts = name_parts(value)
             wrong = next((part for part in parts if part not in names), value) if {*parts} & {*names} else value
             raise unknown_name_error(f"column of the task '{task}' for '{column}'", wrong, names)
     chosen = {column: value for column, value in given.items() if value is not None}

@@ -43,7 +43,7 @@ from acclimate.study.compare import prepare, start_workers
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.executor import Executor, JobStore
-from acclimate.study.fitting import Change, smaller_tasks
+from acclimate.study.fitting import Change, merge_settings, smaller_tasks
 from acclimate.study.graph import plan as plan_jobs
 from acclimate.study.graph import read_study
 from acclimate.study.in_memory import CompareCall
@@ -189,9 +189,8 @@ class Timing:
     def smaller(self) -> list[Change]:
         """The changes of fine-tuning that make it shorter, each more than the one before."""
         epochs, rows = smaller_tasks(self.base, self.jobs())
-        last = dict(epochs[-1].settings) if epochs else {}
-        words = epochs[-1].words if epochs else ""
-        return epochs + [Change({**last, **one.settings}, ", ".join(filter(None, [words, one.words]))) for one in rows]
+        both = [[*epochs[-1:], one] for one in rows]
+        return epochs + [Change(merge_settings(two), ", ".join(one.words for one in two)) for two in both]
 
 
 def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:

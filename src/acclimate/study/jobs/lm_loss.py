@@ -14,7 +14,18 @@ from acclimate.evaluation.significance import paired_difference
 from acclimate.models.kinds import MASKED, get_kind
 from acclimate.results.scores import WITHHELD, Interval, LossRow
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
-from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, Timed, register
+from acclimate.study.job import (
+    Job,
+    JobResult,
+    Model,
+    Planner,
+    RunContext,
+    StudyModel,
+    StudyView,
+    Timed,
+    extrapolate,
+    register,
+)
 from acclimate.study.jobs.capabilities import CapabilityRow
 from acclimate.study.summary import has_single_origin
 
@@ -83,10 +94,7 @@ class LmLossJob(Job):
 
     def expected_seconds(self, timed: Sequence[Timed]) -> float:
         """Return the time of loading, and of all texts at the speed of the pilots."""
-        first, last = timed[0], timed[-1]
-        few, some = len(first.job.texts.texts), len(last.job.texts.texts)
-        per_text = max(0.0, last.seconds - first.seconds) / (some - few) if some > few else first.seconds / few
-        return first.seconds + per_text * (len(self.texts.texts) - few)
+        return extrapolate(timed, lambda job: len(job.texts.texts), self)
 
     @classmethod
     def measure(cls, planner: Planner, subject: StudyModel) -> None:

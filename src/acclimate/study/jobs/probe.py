@@ -47,7 +47,18 @@ from acclimate.results.scores import HELPED, HURT, Interval, TaskScores
 from acclimate.results.study import Figure, ProbeResult, StudyResults
 from acclimate.study.config import DomainSpec, StudyConfig
 from acclimate.study.inputs import Checkpoint, StudyInputs
-from acclimate.study.job import Job, JobResult, Model, Place, Planner, RunContext, StudyView, Timed, register
+from acclimate.study.job import (
+    Job,
+    JobResult,
+    Model,
+    Place,
+    Planner,
+    RunContext,
+    StudyView,
+    Timed,
+    extrapolate,
+    register,
+)
 from acclimate.study.jobs.finetune import FinetuneJob, finetune_settings
 from acclimate.study.learned import FLOOR, LINEAR, base_labels, is_base_run, probe_run
 from acclimate.study.sections import SectionEntry
@@ -186,10 +197,7 @@ class ProbeJob(Job):
 
     def expected_seconds(self, timed: Sequence[Timed]) -> float:
         """Return the time of loading, and of reading all rows at the speed of the pilots."""
-        first, last = timed[0], timed[-1]
-        few, some, own = (len(job.task.train) + len(job.task.test) for job in (first.job, last.job, self))
-        per_row = max(0.0, last.seconds - first.seconds) / (some - few) if some > few else first.seconds / few
-        return first.seconds + per_row * (own - few)
+        return extrapolate(timed, lambda job: len(job.task.train) + len(job.task.test), self)
 
     @classmethod
     def check(cls, inputs: StudyInputs) -> None:
