@@ -14,7 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from acclimate.base.device import to_device
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.data.tokenizing import read_as_text
-from acclimate.evaluation.lm_loss import TargetRow, read_for_scoring, summed_losses
+from acclimate.evaluation.lm_loss import TargetRow, read_for_scoring
+from acclimate.evaluation.prefixes import shared_losses
 from acclimate.models.families import longest_text
 from acclimate.models.kinds import kind_of
 from acclimate.models.loading import load_language_model
@@ -103,7 +104,7 @@ def classify_by_likelihood(
         made = [continuation_row(reader, before, prompt + end, limit) for end in continuations]
         rows += [row for row, _ in made]
         truncated += any(is_cut for _, is_cut in made)
-    found = np.array(summed_losses(model, tokenizer, rows)).reshape(len(prompts), len(labels), 2)
+    found = np.array(shared_losses(model, tokenizer, rows)).reshape(len(prompts), len(labels), 2)
     scores = -found[..., 0]
     if score == "mean":
         scores = scores / np.maximum(found[..., 1], 1)

@@ -127,6 +127,32 @@ def decode(model: PreTrainedModel, ids: Tensor, text: Tensor, **arguments: Any) 
     return states
 
 
+def encode_tree(model: PreTrainedModel, ids: Tensor, depth: Tensor, end: Tensor) -> Tensor:
+    """Return the last hidden states of a causal model for texts that begin alike, whose common tokens are read once.
+
+    Args:
+        model: As for :func:`encode`; texts have to be able to share a row (:func:`check_packable`).
+        ids: Token ids (rows, tokens), each after the token that it follows, and before all that follow a later one.
+        depth: Number of tokens before each in its text (rows, tokens).
+        end: Place in the row after the last token that continues each one (rows, tokens): a token attends to itself
+            and to those before it whose end lies after it. Padding attends to itself.
+
+    Returns:
+        (rows, tokens, width).
+    """
+    if rotary_switch(model) is not None:
+        reset_rotary(model)
+    place = torch.arange(ids.shape[1], device=ids.device)
+    options = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),  # without one, transformers would look for packed texts
+        "position_ids": depth,
+        "block_mask": ((place[:, None] < end[:, None, :]) & (place <= place[:, None])).unsqueeze(1),
+    }
+    states: Tensor = model.base_model(**options, **_without_cache(model)).last_hidden_state
+    return states
+
+
 def _forward_padded(
     model: PreTrainedModel,
     ids: Tensor,

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from acclimate.base.device import Precision, copy_to, host_copy, with_host_copy
+from acclimate.base.device import Precision, autocast, copy_to, host_copy, with_host_copy
 from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
@@ -29,7 +29,8 @@ from acclimate.data.tokenizing import read_as_text
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.choice import ChoiceScoring, compare_choices
 from acclimate.evaluation.likelihood import continuation_row
-from acclimate.evaluation.lm_loss import read_for_scoring
+from acclimate.evaluation.lm_loss import TargetRow, read_for_scoring
+from acclimate.evaluation.prefixes import shared_losses
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.batching import logit_rows, training_tokens
 from acclimate.models.checkpoints import load_config
@@ -246,6 +247,21 @@ class ChoiceDecoder(ChoiceModel):
         )
         total = losses.new_zeros(len(host)).index_add(0, places // wanted.shape[1], losses)
         return -total * inputs["scale"]
+
+    def choose(self, items: Sequence[Item], precision: Precision) -> list[np.ndarray]:
+        """Return the scores of the choices of each item; what choices have in common is read once."""
+        self.prepare()
+        features = self.features(items)
+        rows: list[TargetRow] = []
+        for row in features:
+            stops = np.cumsum(row["sizes"])[:-1]
+            parts = zip(np.split(row["input_ids"], stops), np.split(row["continuation"], stops), strict=True)
+            rows += [TargetRow(*part) for part in parts]
+        with autocast(precision, self.device):
+            losses = iter(shared_losses(self.model, self.tokenizer, rows))
+        found = [-np.array([next(losses)[0] for _ in row["scale"]]) * row["scale"] for row in features]
+        check_finite(map(torch.from_numpy, found))
+        return found
 
     def prepare(self) -> None:
         """Move the model to the default device, with the attention for it."""
