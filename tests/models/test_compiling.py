@@ -236,7 +236,7 @@ def test_fifty_steps_of_different_shapes(kind, graphs, options, monkeypatch, cap
 def backend(monkeypatch):
     """The graphs that ``adapt`` and ``finetune`` compile."""
     found = Graphs()
-    for module in ("acclimate.adaptation.adapt", "acclimate.tasks.trainer"):
+    for module in ("acclimate.adaptation.execution", "acclimate.tasks.trainer"):
         monkeypatch.setattr(sys.modules[module], "compiled_layers", partial(compiled_layers, backend=found))
     return found
 
