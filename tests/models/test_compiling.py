@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import copy
 import logging
-import sys
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -237,7 +237,7 @@ def backend(monkeypatch):
     """The graphs that ``adapt`` and ``finetune`` compile."""
     found = Graphs()
     for module in ("acclimate.adaptation.execution", "acclimate.tasks.trainer"):
-        monkeypatch.setattr(sys.modules[module], "compiled_layers", partial(compiled_layers, backend=found))
+        monkeypatch.setattr(import_module(module), "compiled_layers", partial(compiled_layers, backend=found))
     return found
 
 
