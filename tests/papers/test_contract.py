@@ -241,11 +241,10 @@ def test_unknown_names_and_invalid_values_are_explained():
             assert get(name, **{number.name: str(number.default)}) == get(name)
 
 
-def test_the_page_on_methods_lists_the_fields_of_view_and_the_class_attributes():
+def test_the_page_on_methods_lists_the_fields_of_view():
     page = (ROOT / "docs" / "write-your-own-method.md").read_text(encoding="utf-8")
-    attributes = {name for name in Method.__annotations__ if name not in ("name", "paper", "summary", "starts_from")}
-    for name in {field.name for field in dataclasses.fields(View)} | attributes:
-        assert f"| `{name}` |" in page, name
+    for field in dataclasses.fields(View):
+        assert f"| `{field.name}` |" in page, field.name
 
 
 def test_a_registered_method_works_without_other_edits(tiny_bert, tmp_path):
