@@ -29,6 +29,7 @@ from acclimate.cli.commands import HUGGING_FACE, propose
 from acclimate.cli.flags import read_options
 from acclimate.engine import distributed
 from acclimate.labs.advise.methods import PURPOSES
+from acclimate.results.requirements import EXIT_CODES
 from tests.cases import SOURCES, each
 from tests.tiny import TEXTS
 
@@ -227,13 +228,14 @@ def test_a_stopped_training_says_whether_it_resumes(monkeypatch, capsys, saved, 
     assert said in call(monkeypatch, capsys, "adapt")[2]
 
 
-def test_other_runtime_errors_are_raised(monkeypatch, capsys):
+def test_other_runtime_errors_are_bugs_with_a_traceback_and_a_code_that_is_no_decision(monkeypatch, capsys):
     def fail():
         raise RuntimeError("an internal error")
 
     monkeypatch.setattr(cli, "app", fail)
-    with pytest.raises(RuntimeError, match="an internal error"):
-        call(monkeypatch, capsys, "methods")
+    code, _, err = call(monkeypatch, capsys, "methods")
+    assert code == 70 and "Traceback" in err and "RuntimeError: an internal error" in err
+    assert code not in EXIT_CODES.values()
 
 
 @pytest.mark.needs("dga", "selective", "tapt")
@@ -467,9 +469,8 @@ def test_a_bug_and_a_signal_have_a_document_too(monkeypatch, capsys):
     code, out, _ = call(monkeypatch, capsys, "finetune", "--json")
     assert code == json.loads(out)["code"] == 130 and json.loads(out)["error"].startswith("Stopped by SIGINT.")
     monkeypatch.setattr(cli, "app", lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        call(monkeypatch, capsys, "finetune", "--json")
-    assert json.loads(capsys.readouterr().out)["code"] == 1
+    code, out, err = call(monkeypatch, capsys, "finetune", "--json")
+    assert code == json.loads(out)["code"] == 70 and "ZeroDivisionError: division by zero" in err
 
 
 def test_the_page_lists_all_exit_codes():
@@ -479,7 +480,7 @@ def test_the_page_lists_all_exit_codes():
     ends = {int(code) for text in sources for code in re.findall(r"\bexit\((\d+)\)", text)}
     handled = re.findall(r"signals = \{(.+?), \*more\}", "\n".join(sources))[0]
     signals = {128 + getattr(signal, name) for name in re.findall(r"SIG\w+", handled)}
-    assert ends | signals | {0, 1, 2} == listed
+    assert ends | signals | {2, cli.BUG, *EXIT_CODES.values()} == listed
 
 
 def test_a_flag_takes_what_its_option_takes():

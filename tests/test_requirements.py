@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
@@ -40,6 +40,7 @@ def state(text, *results):
     return decide([requirement], {requirement.name: results}).state
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first example of a process takes a second
 @given(NAMES, SIGNS, NUMBERS)
 def test_a_requirement_is_read_as_it_is_written(name, sign, bound):
     requirement = Requirement(name, sign, bound)
@@ -152,9 +153,9 @@ def test_exit_codes_and_lines():
         assert decide(requirements, {"a": [sure], "b": results}).exit_code == code
     decision = decide(requirements, {"a": [sure], "b": [unsure, *[unsure] * 3]})
     assert decision.describe() == [
-        "Requirement met: a > 0 (lm +1.000 points [+0.500, +1.500])",
+        "Requirement met: a > 0 (lm +1.0 points [+0.5, +1.5])",
         "Requirement undecided: b > 0 ("
-        + "; ".join(["dga 0.000 points [−1.000, +1.000]: the interval contains 0"] * 3)
+        + "; ".join(["dga 0.0 points [−1.0, +1.0]: the interval contains 0"] * 3)
         + "; and 1 more)",
     ]
     assert Decision.from_dict(decision.to_dict()) == decision

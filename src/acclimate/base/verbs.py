@@ -58,6 +58,8 @@ class Verb(Group):
         dry_run: Function that it calls instead if the option ``dry_run`` is on; its result has a method ``show``.
         show: Function that yields what the command prints, from the result and the options: texts, :class:`Next`, and
             what ``rich`` can print; by default :func:`show_report`.
+        decide: Function that decides from the result and the options whether the requirements of ``--require`` are met
+            (:class:`acclimate.results.requirements.Decision`); by default the result has it as ``decision``.
         without: Options that the command does not have.
         plugins: Whether the command takes ``--plugin``.
         shared: Whether processes that ``torchrun`` started share the work.
@@ -69,6 +71,7 @@ class Verb(Group):
     command: str = ""
     dry_run: str = ""
     show: str = ""
+    decide: str = ""
     without: Collection[str] = ()
     plugins: bool = False
     shared: bool = False
@@ -100,6 +103,12 @@ class Verb(Group):
         if self.dry_run and given.dry_run:
             return iter(result.show())
         return (self.load(self.show) if self.show else show_report)(result, given)
+
+    def decided(self, result: Any, given: Any) -> Any:
+        """Return the decision on requirements, which is the last that the command prints; None without any."""
+        if not getattr(given, "require", ()) or getattr(given, "dry_run", False):
+            return None
+        return self.load(self.decide)(result, given) if self.decide else result.decision
 
 
 DECLARED: dict[str, Group] = {}

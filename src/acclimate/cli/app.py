@@ -65,8 +65,14 @@ def _runner(verb: Verb) -> Callable[[Any, bool], None]:
                     echo(part)
                 else:
                     SafeConsole().print(part)
+            decision = verb.decided(result, given)
+            for line in decision.describe() if decision else ():
+                echo(line)
         if as_json:
-            echo(make_document(verb.name, out=getattr(given, "out", None), result=result, next=following))
+            more = {"decision": decision} if decision else {}
+            echo(make_document(verb.name, out=getattr(given, "out", None), result=result, next=following, **more))
+        if decision:
+            raise typer.Exit(decision.exit_code)
 
     return run
 

@@ -19,8 +19,8 @@ def make_document(verb: str, **content: Any) -> str:
 
     Args:
         verb: Name of the verb.
-        **content: ``out``, the output; ``result``; and ``next``, the command lines to go on with; or ``error`` and
-            ``code``.
+        **content: ``out``, the output; ``result``; ``next``, the command lines to go on with; and ``decision``, if
+            something was required; or ``error`` and ``code``.
     """
     return json.dumps({"schema": SCHEMA, "verb": verb, **_plain(content)}, allow_nan=False)
 

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 
 from acclimate.base.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.base.files import cache_path
@@ -17,6 +18,8 @@ from acclimate.cli.document import make_document, named_verb
 
 __all__ = ["app", "main"]
 
+BUG = 70
+"""Exit code of an error of acclimate itself (``EX_SOFTWARE``); 1 says that a requirement is not met."""
 ABSURD_INPUT = {
     OverflowError: "too large a number",
     RecursionError: "too deeply nested",
@@ -60,8 +63,9 @@ def main() -> None:
         sys.exit(128 + number)
     except Exception as error:
         if (line := _explain(error)) is None:
-            _fail(f"{type(error).__name__}: {first_line(error)}", 1, logged=True)
-            raise
+            traceback.print_exception(error)
+            _fail(f"{type(error).__name__}: {first_line(error)}", BUG, logged=True)
+            sys.exit(BUG)
         _fail(f"Error: {line}", 2)
         sys.exit(2)
     finally:
@@ -70,7 +74,7 @@ def main() -> None:
 
 
 def _fail(line: str, code: int, *, logged: bool = False) -> None:
-    """Print why a command ends, and its JSON document if that is wanted; a traceback is printed by Python."""
+    """Print why a command ends, and its JSON document if that is wanted."""
     if not logged:
         echo(line, err=True)
     if "--json" in sys.argv:

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 from acclimate.base.bounds import MAX_SIZE, Integer, Positive, SeedNumber, Size
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option
 from acclimate.models.kinds import CAUSAL
+from acclimate.results.requirements import read_requirement
 
 if TYPE_CHECKING:
     TextInput = str | Path | Iterable[str | Path]  # a corpus is iterable
@@ -88,6 +89,15 @@ def read_tasks(value: Any) -> Any:
     return tuple(os.path.expanduser(task) if isinstance(task, str | Path) else task for task in read_listed(value))
 
 
+def read_required(value: Any) -> Any:
+    """Return one or several requirements as a tuple of texts.
+
+    Raises:
+        ValueError: If one cannot be read.
+    """
+    return tuple(str(read_requirement(one)) for one in read_listed(value))
+
+
 def check_distinct(values: Any) -> Any:
     """Return values of which none occurs twice; raise a ValueError otherwise."""
     for value in values:
@@ -108,6 +118,18 @@ StopWords = Annotated[
     str, Option("Stop words: english, none, another language such as german, or a file with one word per line.", DATA)
 ]
 
+Require = Annotated[
+    Strings,
+    BeforeValidator(read_required),
+    Option(
+        "Requirement on the result, such as 'reviews > 0'; the exit code is 1 if it is not met, 3 if undecided.",
+        OUTPUT,
+        more="See :mod:`acclimate.results.requirements`; nothing is raised, and the result has the ``decision``.",
+        many=True,
+        study=False,
+        recorded=False,
+    ),
+]
 Places = Annotated[Strings, BeforeValidator(read_places)]
 
 

@@ -92,6 +92,11 @@ class Bounds(Record):
         why = "" if entry.is_answered else WHY[entry.verdict]
         return cls(estimate=entry.difference, low=entry.low, high=entry.high, why=why, **more)
 
+    @classmethod
+    def missing(cls, why: str, **more: Any) -> Self:
+        """Return the bounds of what has no estimate, for the reason ``why``."""
+        return cls(**{"estimate": math.nan, "low": math.nan, "high": math.nan, **more, "why": why})
+
     def state(self, requirement: Requirement) -> str:
         """Return whether a requirement is met."""
         low, high = (float(f"{self.scale * end:.12g}") for end in (self.low, self.high))  # 100 * 0.07 is more than 7
@@ -112,7 +117,7 @@ class Bounds(Record):
     def _show(self, value: float) -> str:
         if not math.isfinite(value):
             return f"{value:+}".replace("-", "−").replace("inf", "∞")
-        digits = 1 if self.scale == 100 else 3
+        digits = 1 if self.unit in ("points", "%") else 3
         shown = signed if self.is_difference else plain
         return (
             shown(self.scale * value, digits) if self.unit else rounded(self.scale * value, signed=self.is_difference)

@@ -16,6 +16,7 @@ from acclimate.base.registry import Registry
 from acclimate.results.adaptations import AdaptationRow, MaskedSample, SelectionRow
 from acclimate.results.cells import Table, flat_row, plain_entry, record_table
 from acclimate.results.display import Page, Reported, data_frame
+from acclimate.results.requirements import Decision
 from acclimate.results.scores import (
     ContaminationRow,
     ForgettingRow,
@@ -230,7 +231,9 @@ class StudyResults(Reported, Record, repr=False):
         selections: Reports of the selections of text, by domain and method.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
         rows: Rows of each kind of job that has rows of its own, by its name: see :class:`ResultKind`.
-        folder: Folder of the study; None if unknown. It is not part of ``results.json``.
+        folder: Folder of the study; None if unknown. It is not part of ``results.json``, nor is what follows.
+        measured: All measurements (:class:`acclimate.study.jobs.capabilities.CapabilityRow`).
+        decision: Whether the requirements of ``compare`` are met; None without any.
     """
 
     format: int = FORMAT
@@ -265,6 +268,8 @@ class StudyResults(Reported, Record, repr=False):
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     folder: Path | None = internal()
+    measured: list[Any] | None = internal()
+    decision: Decision | None = internal()
 
     def document(self) -> dict[str, Any]:
         """Return what ``--json`` prints: where the report and all results are, the scores, and the numbers of jobs."""

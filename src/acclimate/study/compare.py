@@ -15,6 +15,7 @@ from acclimate.base.registry import import_plugin, imported_plugins
 from acclimate.base.terminal import SafeConsole
 from acclimate.cards.writers import write_model_cards
 from acclimate.engine.callbacks import check_trackers, report_summary
+from acclimate.results.requirements import parse_requirements
 from acclimate.results.study import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.changes import load_study
@@ -28,6 +29,7 @@ from acclimate.study.in_memory import CompareCall, find_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import Job, RunContext, StudyView
 from acclimate.study.keeping import keep_models, with_keep
+from acclimate.study.requirements import check_study_names, decide_study
 from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize, summarize_numbers
 from acclimate.study.workers import LOGS, Pool
@@ -81,7 +83,7 @@ def compare(options: CompareCall) -> StudyResults:
         The results. A notebook shows the table and the figure of the differences; ``to_pandas()`` returns the scores
         as a data frame, ``report()`` the report, and ``results["scores"]`` an entry of ``results.json``. If a shard
         ends before the study is complete, ``results.jobs.left`` is the number of unfinished jobs, and nothing is
-        written.
+        written. ``results.decision`` says whether what you ``require`` is met.
 
     Raises:
         UserError: If the study cannot be run, or if jobs failed; in the latter case all other jobs have been computed
@@ -97,6 +99,8 @@ def compare(options: CompareCall) -> StudyResults:
     study, settings = find_study(options, out)
     settings = with_keep(settings, options.keep)
     read = read_study(load_study(study, settings, options.only), backend)
+    requirements = parse_requirements(options.require)
+    check_study_names(requirements, read)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:
         _print(*(contamination.warnings() or [CLEAN] * (inputs.config.evaluate.advice and bool(contamination.rows))))
@@ -123,6 +127,7 @@ def compare(options: CompareCall) -> StudyResults:
     if progress and left and (share or report_only):
         _print(*_describe_left(left, len(outcomes), share))
     executor.check_failures(ignored)
+    results.decision = decide_study(requirements, read, results) if requirements else None
     return results
 
 

@@ -78,7 +78,7 @@ def compare_from_options(options: CompareCommand) -> StudyResults | Forecast:
     existed = study_path(options, Path(options.out)).exists()
     study, settings = _find_study(options)
     if options.dry_run:
-        more: dict[str, Any] = {"timed": True, "progress": options.progress}
+        more: dict[str, Any] = {"timed": True, "progress": options.progress, "require": options.require}
         if isinstance(fitted := study, Fit):
             study, more["durations"], more["note"] = fitted.study, fitted.durations, fitted.note
         config = load_study(study, with_keep(settings, options.keep), options.only)

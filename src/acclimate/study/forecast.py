@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from acclimate.adaptation.method import lookup
 from acclimate.base.verbs import Next, given_words
+from acclimate.results.requirements import parse_requirements
 from acclimate.study.backend import Backend
 from acclimate.study.compare import check_study_folder, prepare
 from acclimate.study.config import StudyConfig
@@ -20,6 +21,7 @@ from acclimate.study.job import Job, JobGraph, Outcome
 from acclimate.study.jobs.adapt import PILOT_DOCUMENTS
 from acclimate.study.keeping import planned_models
 from acclimate.study.pricing import FINISHED, Durations
+from acclimate.study.requirements import check_study_names
 
 
 @dataclass
@@ -115,6 +117,7 @@ def forecast(
     durations: Durations | None = None,
     note: str = "",
     progress: bool = False,
+    require: Sequence[str] = (),
     clock: Callable[[], float] = time.perf_counter,
 ) -> Forecast:
     """Plan a study and look up which jobs are done. No job is computed, and nothing is written to ``out``.
@@ -135,6 +138,7 @@ def forecast(
         durations: What was timed before.
         note: A sentence on the study.
         progress: Say that this machine is timed.
+        require: Requirements, whose names are checked.
         clock: Returns the current time in seconds.
 
     Raises:
@@ -143,6 +147,7 @@ def forecast(
     config, backend = config if isinstance(config, StudyConfig) else StudyConfig.load(config), backend or Backend()
     out = check_study_folder(out)
     inputs, _ = prepare(read_study(config, backend), cached_only=True)
+    check_study_names(parse_requirements(require), inputs)
     store, graphs = JobStore(out), list[JobGraph]()
 
     def look_up(graph: JobGraph) -> dict[str, Outcome]:

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from acclimate.base.bounds import Count, Duration, SeedCount, TokenCount, number_or_auto
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.base.verbs import EVALUATE, FIRST, register_verb
-from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names, text_option
+from acclimate.data.fields import Places, Progress, Require, Strings, read_listed, read_names, text_option
 from acclimate.data.reading import LabelOptions, TextOptions
 
 MAX_WORKERS = 4_096
@@ -193,6 +193,7 @@ class CompareOptions:
     ] = None
     report_only: Annotated[bool, Option("Run no jobs; write the report from existing results.", OUTPUT)] = False
     keep: Keep = None
+    require: Require = ()
     progress: Progress = True
     backend: Annotated[
         Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)

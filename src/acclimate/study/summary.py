@@ -88,6 +88,7 @@ def summarize(
                 raise TypeError(f"jobs of kind '{kind.name}' return rows '{name}', which StudyResults does not have")
             (own if name in JOB_KINDS.entries else rows).setdefault(name, []).extend(found)
     rows["tables"] = [table for table in rows["tables"] if table.rows or table.first]
+    measured = own.get("capabilities", [])
     own = {kind.name: kind.combine(own[kind.name], inputs) for kind in used if kind.name in own}
     states = [outcome.state for outcome in outcomes.values()]
     return StudyResults(
@@ -124,6 +125,7 @@ def summarize(
         jobs=JobCounts(total=len(outcomes), **{state: states.count(state) for state in STATES}),
         config=config.resolved(),
         environment=environment(),
+        measured=measured,
         rows={name: found for name, found in own.items() if found},
         **rows,
     )

@@ -29,7 +29,7 @@ from acclimate.base.bounds import (
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, defaults, option_fields, options
 from acclimate.base.registry import Published, fill_from_preset, preset_names
 from acclimate.base.verbs import FIRST, TRAIN, register_verb
-from acclimate.data.fields import DryRun, Precision, Progress, Seed
+from acclimate.data.fields import DryRun, Precision, Progress, Require, Seed
 from acclimate.data.reading import ReadingOptions
 from acclimate.engine.options import Compile
 from acclimate.tasks import recipe
@@ -441,6 +441,7 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
     command="acclimate.tasks.seeds:finetune_seeds",
     dry_run="acclimate.study.dry_runs:price_finetuning",
     show="acclimate.tasks.seeds:show_finetuned",
+    decide="acclimate.tasks.seeds:decide_finetuned",
     example="acclimate finetune --model adapted/ --task ner/ --seeds 5 --out finetuned/",
     page="docs/data.md",
     section=FIRST,
@@ -472,6 +473,7 @@ class FinetuneCommand(FinetuneOptions, ProbeSettings):
             DATA,
         ),
     ] = None
+    require: Require = ()
     dry_run: DryRun = False
 
     @model_validator(mode="after")

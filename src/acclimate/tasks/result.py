@@ -31,9 +31,18 @@ from acclimate.cards.writers import write_task_model_card
 from acclimate.data.writing import write_rows
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import LOG_FILE
-from acclimate.evaluation.scoring import Collapse, make_scoring
+from acclimate.evaluation.scoring import Collapse, Scoring, make_scoring
+from acclimate.evaluation.significance import score_interval
 from acclimate.results.cells import bracket_text
 from acclimate.results.display import Reported, data_frame
+from acclimate.results.requirements import (
+    Bounds,
+    Decision,
+    Requirement,
+    check_names,
+    decide,
+    parse_requirements,
+)
 from acclimate.results.scores import Interval
 from acclimate.results.study import StudyResults, table_results
 from acclimate.tasks.interfaces import LabelledTask, Learner
@@ -120,6 +129,16 @@ class FinetuneResult(Reported):
             lines.append(f"{names[0]} of others on test: {shown}")
         return [*lines, *([f"warning: {self.warning}"] if self.warning else [])]
 
+    def decide(self, *requirements: str) -> Decision:
+        """Decide whether scores of this model on the test split meet requirements, such as ``"accuracy >= 80"``.
+
+        Scores are in percent, errors in the unit of the target.
+
+        Raises:
+            UserError: If one cannot be read, or has no metric of the task.
+        """
+        return decide_scores([self], requirements)
+
     def as_results(self) -> StudyResults:
         """Return the metrics on each split and those of each class, as the results of a study."""
         splits = self.splits()
@@ -134,6 +153,35 @@ class FinetuneResult(Reported):
         return data_frame(
             [{"task": self.task, "seed": self.seed, "split": split, **row} for split, row in self.splits().items()]
         )
+
+
+def check_metrics(requirements: Sequence[Requirement], scoring: Scoring) -> None:
+    """Check that requirements are about metrics and errors of a scoring.
+
+    Raises:
+        UserError: If one is not, or asks for a high error.
+    """
+    check_names(requirements, [*scoring.metrics, *scoring.errors], scoring.errors)
+
+
+def decide_scores(results: Sequence[FinetuneResult], texts: Sequence[str]) -> Decision:
+    """Decide whether the mean score of fine-tunings with several seeds on the test split meets requirements.
+
+    The interval is :func:`acclimate.evaluation.significance.score_interval`.
+
+    Raises:
+        UserError: As :meth:`FinetuneResult.decide`.
+    """
+    scoring = make_scoring(results[0].kind, results[0].scoring)
+    requirements, predictions = parse_requirements(texts), [result.predicted for result in results]
+    check_metrics(requirements, scoring)
+    of, named = f"mean of {len(results)} seeds" if len(results) > 1 else "this model", {}
+    for name in {one.name for one in requirements}:
+        found, is_error = score_interval(scoring, results[0].gold, predictions, name), name in scoring.errors
+        unit: dict[str, Any] = {"scale": 1.0, "unit": ""} if is_error else {"unit": "%"}
+        ends = {"estimate": found.difference, "low": found.low, "high": found.high}
+        named[name] = [Bounds(**{**ends, **unit}, of=of, is_error=is_error, is_difference=False)]
+    return decide(requirements, named)
 
 
 def gain(found: Mapping[str, Any]) -> str:

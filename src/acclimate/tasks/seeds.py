@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from acclimate.base.errors import cut, environment_integer, printable
+from acclimate.base.errors import UserError, cut, environment_integer, printable
 from acclimate.base.locks import output_lock
 from acclimate.base.options import values
 from acclimate.base.progress import format_duration
@@ -18,11 +18,12 @@ from acclimate.data.reading import DEFAULT_READING, reading_words, text_words
 from acclimate.data.task_kinds import open_task
 from acclimate.evaluation.embeddings import SimilarityChange
 from acclimate.evaluation.scoring import make_scoring
+from acclimate.results.requirements import Decision, parse_requirements
 from acclimate.tasks.distillation.distill import DistillResult, distill
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.options import DistillCommand, DistillOptions, FinetuneCommand, FinetuneOptions, ProbeOptions
 from acclimate.tasks.probing import probe
-from acclimate.tasks.result import gain
+from acclimate.tasks.result import FinetuneResult, check_metrics, decide_scores, gain
 from acclimate.tasks.splits import repartition
 
 SEEDS = 5
@@ -38,6 +39,11 @@ def finetune_seeds(options: FinetuneCommand) -> Any:
     task = open_task(options.task, options)
     if options.repartition is not None:
         task = repartition(task, options.repartition)
+    if options.require:
+        if options.all_labels or not task.test:
+            raise UserError("--require needs scores, and no rows are left to test on: remove it, or --all-labels.")
+        negative = tuple(options.negative or ())
+        check_metrics(parse_requirements(options.require), task.scoring(negative=negative))
     if options.probe:
         return probe(**{**values(options, ProbeOptions), **values(DEFAULT_READING), "task": task})
     first = open_task(options.first, clean=options.clean, mask_personal=options.mask_personal)
@@ -85,6 +91,11 @@ def show_finetuned(results: Any, options: FinetuneCommand) -> Iterator[Any]:
         yield Next([*given_words(), "--out", "finetuned"], "to keep them")
     else:
         yield Next(["push", _inside(options.out, "seed-0"), "USER/NAME"], "to share a model")
+
+
+def decide_finetuned(results: Sequence[FinetuneResult], options: FinetuneCommand) -> Decision:
+    """Return whether the scores meet ``--require``."""
+    return decide_scores(results, options.require)
 
 
 def distill_seeds(options: DistillCommand) -> list[DistillResult]:

@@ -18,9 +18,13 @@ from typer.testing import CliRunner
 
 from acclimate.base.errors import UserError
 from acclimate.base.locks import output_lock
+from acclimate.base.options import build
 from acclimate.cli.main import app
 from acclimate.labs.auto import confirming, race
-from acclimate.labs.auto.auto import _State
+from acclimate.labs.auto.auto import _State, open_tournament
+from acclimate.labs.auto.options import AutoOptions
+from acclimate.labs.auto.report import AutoResult
+from acclimate.results.requirements import decide, parse_requirements
 from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.labs.auto.worlds import World, options, run, tournament_files
@@ -53,7 +57,8 @@ def method_of(folder) -> str:
 def helped(folder, tmp_path_factory):
     """A tournament in which plain training helps, and its world."""
     world = helping()
-    return run(folder, tmp_path_factory.mktemp("helped") / "out", world, forget_at_most=0.05), world
+    out = tmp_path_factory.mktemp("helped") / "out"
+    return run(folder, out, world, forget_at_most=0.05, require=["task > 2", "general text <= 0.2"]), world
 
 
 def test_an_adaptation_that_helps_is_handed_back(helped):
@@ -64,6 +69,31 @@ def test_an_adaptation_that_helps_is_handed_back(helped):
     assert result.claim.forgotten.bound < 0.05
     assert result.dev_gain > 0 and result.shrunken_gain <= result.dev_gain
     assert len(result.plan.entrants) > 2
+
+
+def test_what_is_required_is_decided_by_the_claim_and_the_limit_is_required_too(helped, folder, tmp_path):
+    result, world = helped
+    gain, forgotten = result.claim.gain, result.claim.forgotten
+    assert result.decision.exit_code == 0
+    assert [one.requirement for one in result.decision.requirements] == [
+        "task > 2", "general text <= 0.2", "general text <= 0.05",
+    ]  # fmt: skip
+    shown = f"[{100 * gain.bound:+.1f}, {100 * (2 * gain.estimate - gain.bound):+.1f}]"
+    assert shown in result.decision.describe()[0] and f", {forgotten.bound:+.3f}]" in result.decision.describe()[1]
+    calls = dict(world.calls)
+    same = {"minutes": 30, "tokens": 60_000, "methods": "tapt", "forget_at_most": 0.05, "backend": world.backend()}
+    changed = options(folder, result.folder, **same, require="task >= 90")
+    open_tournament(build(AutoOptions, **changed), result.folder)  # the same tournament
+    assert decide(parse_requirements("task >= 90"), result.bounds(["task"])).exit_code == 1
+    with pytest.raises(UserError, match=r"Unknown name in a requirement: 'tsk'\. Did you mean 'task'"):
+        run(folder, tmp_path / "out", world, require="tsk > 0")
+    assert dict(world.calls) == calls
+
+
+def test_without_a_claim_nothing_that_is_required_is_decided():
+    without = AutoResult(base="bert", minutes=1, plan=None)
+    decision = decide(parse_requirements(["task > 0"]), without.bounds(["task", "general text"]))
+    assert decision.exit_code == 3 and "no entrant was ahead of it in the race" in decision.describe()[0]
 
 
 def test_the_claim_reads_other_items_and_seeds_than_the_race(helped):

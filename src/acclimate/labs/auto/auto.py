@@ -23,17 +23,20 @@ from acclimate.engine.callbacks import check_trackers, report_summary
 from acclimate.labs.auto.options import AutoOptions
 from acclimate.labs.auto.plan import BASE, CHEAPEST, Entrant, Plan, afterwards, choose_entrants, make_plan, why_no_race
 from acclimate.labs.auto.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
-from acclimate.labs.auto.report import AutoResult, describe_plan
+from acclimate.labs.auto.report import GENERAL, AutoResult, describe_plan
 from acclimate.labs.auto.stages import Scored, Stage, StageResult, Stages
 from acclimate.labs.auto.tuning import choose_rates
 from acclimate.merging.weights import find_folder
+from acclimate.results.requirements import Requirement, check_names, decide, parse_requirements
 from acclimate.study.backend import Backend
 from acclimate.study.changes import change_values
 from acclimate.study.compare import check_study_folder
+from acclimate.study.config import StudyConfig
 from acclimate.study.draft import draft_study
 from acclimate.study.fitting import Change
 from acclimate.study.in_memory import CompareCall, place_data
 from acclimate.study.job import RunContext
+from acclimate.study.requirements import MEAN
 from acclimate.study.workers import visible_gpus
 
 STATE, RESULT, PAGE, MODEL = "tournament.json", "results.json", "report.html", "model"
@@ -156,7 +159,8 @@ def auto(options: AutoOptions) -> AutoResult:
 
     Returns:
         The result. ``result.model`` is the folder of the model that is returned; ``out`` also has the report, the
-        results, and a study file for each stage.
+        results, and a study file for each stage. ``result.decision`` says whether what you ``require`` of the claim is
+        met: the gain on the task, or ``mean`` of several tasks, and ``general text``, which ``forget_at_most`` limits.
 
     Raises:
         UserError: If the model, text or task cannot be used, or the time is too short.
@@ -165,6 +169,7 @@ def auto(options: AutoOptions) -> AutoResult:
         raise UserError("--forget-at-most limits the loss on general text: give --general as well.")
     out, trackers = check_auto_folder(options.out), check_trackers(options.report_to)
     stages, state = open_tournament(options, out)
+    requirements, claimed = _read_requirements(options, stages)
     if state.plan is None:
         state.plan = _make_plan(options, stages, state.parallel)
         out.mkdir(parents=True, exist_ok=True)
@@ -217,7 +222,23 @@ def auto(options: AutoOptions) -> AutoResult:
     write_json(out / RESULT, result.to_dict())
     result.report(out / PAGE)
     report_summary(trackers, out, result.claim.numbers() if result.claim else {})
+    result.decision = decide(requirements, result.bounds(claimed)) if requirements else None
     return result
+
+
+def _read_requirements(options: AutoOptions, stages: Stages) -> tuple[list[Requirement], list[str]]:
+    """Return the requirements, of which the limit of forgetting is one, and the names of what is claimed.
+
+    Raises:
+        UserError: If something else is required.
+    """
+    tasks = [task.name for task in StudyConfig.of(stages.base).domains[0].tasks]
+    names = [tasks[0] if len(tasks) == 1 else MEAN, *([GENERAL] if options.general else [])]
+    found = parse_requirements(options.require)
+    if found and options.forget_at_most is not None:
+        found.append(Requirement(GENERAL, "<=", float(options.forget_at_most)))
+    check_names(found, names, [GENERAL])
+    return found, names
 
 
 def _claim(
@@ -294,7 +315,7 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     context = RunContext(options.backend or Backend(), out, options.progress)
     gpus = len(visible_gpus())
     parallel = max(1, min(gpus, gpus if options.workers == "auto" else int(options.workers or 1)))
-    unrecorded = ("out", "progress", "backend", "dry_run", "keep", "workers", "per_gpu", *names)
+    unrecorded = ("out", "progress", "backend", "dry_run", "keep", "require", "workers", "per_gpu", *names)
     others = {name: str(getattr(options, name)) for name in option_fields(AutoOptions) if name not in unrecorded}
     stages = Stages(base, call, context)
     data = stages.fingerprint(None if options.instruct is None else str(options.instruct))

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from acclimate.base.bounds import Count, Duration, NonNegative, TokenCount, number_or_auto
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.base.verbs import EVALUATE, register_verb
-from acclimate.data.fields import Progress, Seed, Strings, read_names, text_option
+from acclimate.data.fields import Progress, Require, Seed, Strings, read_names, text_option
 from acclimate.data.reading import LabelOptions, TextOptions
 from acclimate.study.options import MAX_WORKERS, Keep, ReportTo
 
@@ -101,6 +101,7 @@ class AutoOptions(LabelOptions, TextOptions):
         ),
     ] = None
     keep: Keep = None
+    require: Require = ()
     report_to: ReportTo = None
     seed: Seed = 0
     workers: Annotated[

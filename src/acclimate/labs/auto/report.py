@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acclimate.base.records import Record, internal, optional
 from acclimate.data.documents import format_count
-from acclimate.labs.auto.claim import ClaimResult
+from acclimate.labs.auto.claim import Bound, ClaimResult
 from acclimate.labs.auto.plan import CLAIM_SEEDS, RACE_SEEDS, Plan
 from acclimate.report.score_figures import RACE
 from acclimate.results.display import Reported, data_frame
+from acclimate.results.requirements import Bounds, Decision
 from acclimate.results.study import ReportTable, StudyResults
 from acclimate.study.keeping import KeptRow
 
@@ -24,6 +26,8 @@ RACE_NOTE = (
     "held-out domain text and on general text in nats per token. Half-way: averaged with the base model. The gains of "
     "the race are flattered by the choice."
 )
+GENERAL = "general text"
+"""Name of what was lost on general text in a requirement."""
 ENTRANTS_NOTE = "Expected seconds of one model in the last rung, from short adaptations on this machine."
 
 
@@ -75,6 +79,7 @@ class AutoResult(Reported, Record, repr=False):
         kept: Fine-tuned models of the claim that are kept.
         folder: The output directory.
         model: Folder of the model that is returned.
+        decision: Whether the requirements are met; None without any.
     """
 
     base: str
@@ -95,11 +100,35 @@ class AutoResult(Reported, Record, repr=False):
     kept: list[KeptRow] = field(default_factory=list)
     folder: Path | None = internal()
     model: Path | None = internal()
+    decision: Decision | None = internal()
 
     @property
     def holds(self) -> bool:
         """Whether an adapted model is returned."""
         return self.claim is not None and self.claim.holds and not self.unlearned
+
+    def bounds(self, names: Sequence[str]) -> dict[str, list[Bounds]]:
+        """Return the claim for requirements; without a claim, why there is none.
+
+        Each one-sided bound has another one of the same confidence on the other side of the estimate. A requirement
+        that the first one meets is met with the confidence of the claim, and not met if the second one violates it.
+
+        Args:
+            names: Names of the gain and, if it was measured, of what was lost on general text.
+        """
+        if self.claim is None or self.unlearned:
+            return {name: [Bounds.missing(self.verdict().removesuffix("."))] for name in names}
+        found: dict[str, list[Bounds]] = {}
+        loss: dict[str, Any] = {"scale": 1.0, "unit": "nats per token", "is_error": True}
+        for name, part in zip(names, ("gain", "forgotten"), strict=False):
+            claimed: Bound | None = getattr(self.claim, part)
+            if claimed is None:
+                found[name] = [Bounds.missing("it could not be measured")]
+                continue
+            low, high = sorted([claimed.bound, 2 * claimed.estimate - claimed.bound])
+            more = loss if part == "forgotten" else {}
+            found[name] = [Bounds(of=self.claim.winner, estimate=claimed.estimate, low=low, high=high, **more)]
+        return found
 
     def verdict(self) -> str:
         """Return one sentence on what is returned, and why."""
