@@ -152,12 +152,13 @@ class Scoring(Part, ABC):
         return asdict(self)
 
 
-def pool_rows(rows: np.ndarray, groups: Sequence[int] | None) -> np.ndarray:
+def pool_rows(rows: np.ndarray, groups: Sequence[int] | np.ndarray | None) -> np.ndarray:
     """Return the sums of the rows of each group (groups, ...); without groups the rows (items, ...) themselves."""
     if groups is None:
         return rows
-    pooled = np.zeros((max(groups) + 1, *rows.shape[1:]))
-    np.add.at(pooled, np.asarray(groups), rows)
+    place = np.asarray(groups)
+    pooled = np.zeros((int(place.max()) + 1, *rows.shape[1:]))
+    np.add.at(pooled, place, rows)
     return pooled
 
 
