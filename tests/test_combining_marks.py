@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
-from acclimate.data.contamination import normalize_words
 from acclimate.data.fasttext import split_words
+from acclimate.data.ngrams import normalize_words
 from acclimate.labs.advise.vocabulary import count_words
 from tests.cases import each
 

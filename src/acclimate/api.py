@@ -69,11 +69,11 @@ from acclimate.data.transform.generate import read_documents, read_score
 from acclimate.data.transform.sample import Sampler
 
 # Text: documents, sentences, words, tokens
-from acclimate.data.contamination import WORD_PATTERN, normalize_words
 from acclimate.data.documents import Corpus, as_corpus, format_count
 from acclimate.data.fasttext import NEGATIVE_SAMPLING_EXPONENT, Boundary as FastTextBoundary, load_fasttext
 from acclimate.data.fasttext import lookup_vector, save_fasttext, train_fasttext
 from acclimate.data.fields import PrecisionName, split_name
+from acclimate.data.ngrams import WORD_PATTERN, normalize_words
 from acclimate.data.sentences import split_sentences
 from acclimate.data.stop_words import read_stop_words
 from acclimate.data.surface_forms import SurfaceForm, TextNormalizer, read_surface_forms

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import tracemalloc
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
 from acclimate.data import contamination
-from acclimate.data.contamination import MatchRules, TextIndex, find_contamination, normalize_words
+from acclimate.data.contamination import MatchRules, TextIndex, find_contamination
 from acclimate.data.documents import Corpus
+from acclimate.data.ngrams import NormalizedTexts, fold_text, normalize_words
 from tests.cases import each
 
 TEXT = "The waiter brought us a cold soup, and nobody at the table was surprised by that any more."
@@ -24,7 +22,11 @@ REPETITIVE = st.lists(st.sampled_from(["aa", "bb", "cc"]), min_size=1, max_size=
 
 
 def kinds(document: str, *texts: str, rules: MatchRules | None = None) -> dict[int, str]:
-    return TextIndex(texts, rules or MatchRules()).find(document)
+    return find(TextIndex(texts, rules or MatchRules()), document)
+
+
+def find(index: TextIndex, document: str) -> dict[int, str]:
+    return {number: match.kind for number, match in index.find(document).items()}
 
 
 def oracle(document: str, text: str, rules: MatchRules) -> str | None:
@@ -65,11 +67,10 @@ def test_short_texts_are_only_compared_with_whole_documents():
     texts = ["Good food!", "the staff was kind to us all"]
     index = TextIndex(texts, MatchRules())
     assert index.short == {0, 1}
-    assert index.find("good food") == {0: "exact"}
-    assert index.find("We had good food, and the staff was kind to us all, all night long.") == {}
-    assert TextIndex(texts, MatchRules(fewest_words=6)).find(
-        "Indeed the staff was kind to us all. Truly, always."
-    ) == {1: "contained"}
+    assert find(index, "good food") == {0: "exact"}
+    assert find(index, "We had good food, and the staff was kind to us all, all night long.") == {}
+    document = "Indeed the staff was kind to us all. Truly, always."
+    assert kinds(document, *texts, rules=MatchRules(fewest_words=6)) == {1: "contained"}
 
 
 def test_other_scripts():
@@ -88,10 +89,8 @@ def test_combining_marks_distinguish_words():
 def test_long_documents_are_not_cut_at_combining_marks(monkeypatch):
     monkeypatch.setattr(contamination, "MAX_PIECE_CHARACTERS", 80)
     document = " ".join(f"विद्यार्थी{number} सामान्यतः" for number in range(20))
-    found: list[str] = []
-    for piece in contamination._iterate_word_pieces(document):
-        found += piece[contamination.WORD_NGRAM_SIZE - 1 :] if found else piece
-    assert found == normalize_words(document)
+    found = [ngram for piece in contamination._iterate_pieces(document) for ngram in piece]
+    assert found == NormalizedTexts([fold_text(document)]).word_ngrams(contamination.WORD_NGRAM_SIZE)[0].tolist()
 
 
 @given(WORDS, st.sampled_from(["{}", "  {}.", "«{}»"]))
@@ -125,7 +124,7 @@ def test_one_changed_character_is_a_near_match(words, data):
 def test_against_a_direct_implementation(texts, document, rules):
     given_texts = [" ".join(words) for words in texts]
     index = TextIndex(given_texts, rules)
-    found = index.find(" ".join(document))
+    found = find(index, " ".join(document))
     wanted = {i: kind for i, text in enumerate(index.texts) if (kind := oracle(" ".join(document), text, rules))}
     for number in range(len(index.texts)):
         # The bands of the LSH index are chosen for 0.8: below it, near matches may be missed, but none are false.
@@ -198,30 +197,7 @@ def test_a_split_of_a_clean_corpus_is_clean():
     assert sorted([*one, *other]) == sorted(texts)
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_corpus():
-    def peak(count: int) -> int:
-        documents = (f"{TEXT} {number} " + "and more of it " * 50 for number in range(count))
-        tracemalloc.start()
-        flagged = find_contamination(
-            documents, {"t": ["some other text that is never found in any of them, not once"]}
-        ).flagged
-        size = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert not flagged
-        return size
-
-    peak(10)
-    assert peak(2000) < peak(100) + 200_000
-
-
 def test_invalid_thresholds():
     for invalid in ({"near": 0}, {"contained": 1.5}, {"fewest_words": 3}):
         with pytest.raises(UserError):
             MatchRules(**invalid)
-
-
-def test_without_datasketch(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasketch", None)
-    with pytest.raises(UserError, match="pip install datasketch"):
-        find_contamination(["a"], {"t": [TEXT]})

@@ -403,7 +403,7 @@ def table_rows(value: Any) -> list[dict[str, Any]] | None:
     return None
 
 
-def as_corpus(text: Any, reading: TextOptions = DEFAULT_TEXT) -> Corpus:
+def as_corpus(text: Any, reading: TextOptions = DEFAULT_TEXT, *, dedup: bool = True) -> Corpus:
     """Return a corpus: the given one, one of files and datasets, or one of texts in memory.
 
     Args:
@@ -411,6 +411,7 @@ def as_corpus(text: Any, reading: TextOptions = DEFAULT_TEXT) -> Corpus:
             :func:`texts_in_memory`.
         reading: The column of the text in tables and JSON, the encoding of files, and edits of the text. They do not
             apply to a corpus.
+        dedup: Whether equal documents are yielded once; it does not apply to a corpus.
 
     Raises:
         UserError: If a source cannot be read or has no such column.
@@ -419,8 +420,8 @@ def as_corpus(text: Any, reading: TextOptions = DEFAULT_TEXT) -> Corpus:
         return text
     text = list(text) if isinstance(text, Iterator) else text
     if not isinstance(text, str | Path) and (texts := texts_in_memory(text, reading.text_column)) is not None:
-        return Corpus.of(texts, edits=reading.edits)
-    return Corpus(text, **values(reading, TextOptions))
+        return Corpus.of(texts, dedup=dedup, edits=reading.edits)
+    return Corpus(text, dedup=dedup, **values(reading, TextOptions))
 
 
 def with_usual_column(text: Any, reading: TextOptions) -> Corpus:

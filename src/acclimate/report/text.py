@@ -80,7 +80,7 @@ def write_tables(results: StudyResults, folder: str | Path) -> list[Path]:
     return [write_text(Path(folder) / name, text) for name, text in written.items()]
 
 
-class _InertWriter(csv.DictWriter):
+class InertWriter(csv.DictWriter):
     """Writes texts that a spreadsheet would take for a formula with an apostrophe before them; numbers stay."""
 
     def writerow(self, row: Mapping[str, Any]) -> None:
@@ -101,7 +101,7 @@ def _csv(results: StudyResults) -> str:
     Scores are shares, errors have the unit of the target, losses are nats.
     """
     file = io.StringIO()
-    lines = _InertWriter(file, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    lines = InertWriter(file, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
     lines.writeheader()
     for row in [*results.scores, *results.forgetting]:
         for metric in (*shown_metrics([row]), *row.errors):

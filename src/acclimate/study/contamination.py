@@ -19,7 +19,7 @@ from acclimate.data.documents import Corpus, format_count
 from acclimate.results.scores import ContaminationRow
 from acclimate.study.inputs import OTHER, StudyInputs
 
-VERSION = 2
+VERSION = 3
 """Version of the cached findings. Increase it when the search would give other findings for the same texts."""
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from acclimate import select
 from acclimate.base.errors import UserError
-from acclimate.data.contamination import normalize_words
+from acclimate.data.ngrams import normalize_words
 from acclimate.data.operations import Context, find_accounts
 from acclimate.data.pool import Documents
 from acclimate.data.select.duplicates import PERMUTATIONS, Duplicates, choose_rows, group_equal

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from acclimate import adapt, select
 from acclimate.base.errors import UserError
 from acclimate.cli import main as cli
-from acclimate.data.contamination import normalize_words
 from acclimate.data.documents import Corpus
+from acclimate.data.ngrams import normalize_words
 from acclimate.data.operations import (
     SELECTIONS,
     Context,

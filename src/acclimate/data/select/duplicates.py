@@ -19,7 +19,7 @@ import numpy as np
 from acclimate.base.errors import UserError
 from acclimate.base.files import cache_folder
 from acclimate.base.progress import Progress
-from acclimate.data.contamination import hash_character_ngrams, normalize_words
+from acclimate.data.ngrams import hash_character_ngrams, normalize_words
 from acclimate.data.operations import EXAMPLE_CHARACTERS, EXAMPLES, Context, Operation, register
 from acclimate.data.pool import Documents
 

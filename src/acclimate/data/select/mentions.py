@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_lines
-from acclimate.data.contamination import split_words
+from acclimate.data.ngrams import split_words
 from acclimate.data.operations import EXAMPLES, Context, Operation, register
 from acclimate.data.pool import Documents
 from acclimate.data.sentences import split_sentences

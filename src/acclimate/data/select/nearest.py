@@ -12,7 +12,7 @@ import numpy as np
 from acclimate.base.errors import UserError
 from acclimate.base.progress import Progress
 from acclimate.base.ranking import content_order, content_ranks, settle, top_positions
-from acclimate.data.contamination import normalize_words
+from acclimate.data.ngrams import normalize_words
 from acclimate.data.operations import Context, Operation, register
 from acclimate.data.pool import Documents
 from acclimate.data.select.control import Budget

@@ -30,6 +30,7 @@ from acclimate.data.fields import (
     check_distinct,
     read_listed,
     read_models,
+    read_names,
     read_tasks,
     text_option,
 )
@@ -259,19 +260,61 @@ class InspectEmbeddingsOptions(TextOptions):
 )
 @options
 class InspectLeakageOptions(LabelOptions, TextOptions):
-    """Find dev and test texts of tasks in an adaptation corpus, and in the train splits of the tasks."""
+    """Find texts of benchmarks, and dev and test texts of tasks, in corpora and in the train splits of the tasks."""
 
     tasks: Annotated[
         Tasks,
         BeforeValidator(read_tasks),
-        Field(min_length=1),
         Option(
-            "Labelled task: a folder, a file, or hf:NAME.", DATA, more="Or a loaded task.", flag="--task", many=True
+            "Labelled task: a folder, a file, or hf:NAME.",
+            DATA,
+            default="none",
+            more="Or a loaded task.",
+            flag="--task",
+            many=True,
         ),
-    ]
-    corpus: Annotated[TextInput | None, text_option("Text", default="only train splits are searched")] = None
+    ] = ()
+    corpus: Annotated[
+        TextInput | None,
+        text_option("Text", default="only train splits are searched", more="Each one given is a corpus of its own."),
+    ] = None
     out: JsonFile = None
     _: KW_ONLY
+    benchmarks: Annotated[
+        Tasks,
+        BeforeValidator(read_tasks),
+        Option(
+            "Texts of a benchmark that is no task, such as questions: file, folder, glob or hf:NAME.",
+            DATA,
+            default="none",
+            more="Or texts or rows in memory.",
+            flag="--benchmark",
+            many=True,
+        ),
+    ] = ()
+    benchmark_columns: Annotated[
+        Strings,
+        BeforeValidator(read_names),
+        Option(
+            "Columns of the benchmarks whose texts are searched for, each by itself, such as question,doc.question; "
+            "the latter is a key of an object.",
+            DATA,
+            default="the text column",
+            many=True,
+        ),
+    ] = ()
+    write_clean: Annotated[
+        str | Path | None,
+        Option("Output directory of the corpora without the documents that contain a text.", OUTPUT, default="none"),
+    ] = None
+    tables: Annotated[
+        str | Path | None,
+        Option(
+            "Output directory of a table per benchmark (CSV and LaTeX) and the list of flagged documents.",
+            OUTPUT,
+            default="none",
+        ),
+    ] = None
     near: Annotated[
         Fraction, Option("Minimum Jaccard similarity of the character n-grams of near duplicates.", METHOD)
     ] = 0.8

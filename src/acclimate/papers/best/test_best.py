@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acclimate import select
 from acclimate.base.errors import UserError
-from acclimate.data.contamination import normalize_words
+from acclimate.data.ngrams import normalize_words
 from acclimate.data.operations import Context, find_accounts
 from acclimate.data.pool import Documents, count_words
 from acclimate.evaluation.lm_loss import language_model_loss
