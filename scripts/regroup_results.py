@@ -174,9 +174,10 @@ def shortened(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(rows: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of each row with its difference and the ends of its interval."""
+    """Yield the place of each row of results, or of :func:`regroup`, with its difference and the ends of its interval."""
+    tables = {"probes": rows.get("rows", {}).get("probe", []), **rows}
     for table in ("scores", "probes", "means"):
-        for row in rows[table]:
+        for row in tables[table]:
             place = table, row["method"], row.get("task"), row.get("probe"), row.get("labels_per_class")
             entry = row.get("difference") or {}
             entry = entry.get(row.get("metric"), entry)
@@ -195,7 +196,7 @@ def main(names: Sequence[str]) -> None:
             if not (folder / file).exists():
                 continue
             published = StudyResults.load(folder / file)
-            stored = dict(differences({**published.to_dict(), "probes": published.rows.get("probe", [])}))
+            stored = dict(differences(published.to_dict()))
             checked = [row.method for row in published.scores if row.difference][:1]
             again = dict(differences(regroup(folder, file, grouped=False, methods=checked)))
             if wrong := [place for place, values in again.items() if stored[place] != values]:
