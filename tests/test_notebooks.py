@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 
+import acclimate
 from acclimate.adaptation import method as registry
 from acclimate.labs.demo import docstrings
 from tests.cases import each
+from tests.docs.blocks import blocks, pages
 from tests.test_docs import anchors
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
@@ -65,6 +69,29 @@ def test_a_notebook_is_committed_with_its_outputs_and_without_traces_of_a_machin
         page = file.parent / path
         assert page.exists(), target
         assert not anchor or anchor in anchors(page.read_text(encoding="utf-8")), target
+
+
+def python_sources() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each Python cell of a notebook and each Python block of a page."""
+    for file in NOTEBOOKS:
+        yield from (
+            (f"{file.name}, cell {n}", one.source) for n, one in enumerate(read(file).cells) if one.cell_type == "code"
+        )
+    for page in pages():
+        yield from ((block.place, block.text) for block in blocks(page) if block.language == "python")
+
+
+def test_the_options_that_python_code_names_exist():
+    """Notebooks and most blocks only run in slow tests."""
+    checked, unknown = 0, []
+    for place, source in python_sources():
+        for call in ast.walk(ast.parse(source)):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("acclimate."):
+                function = getattr(acclimate, ast.unparse(call.func).removeprefix("acclimate."), None)
+                known = inspect.signature(function).parameters if function else {}
+                unknown += [f"{place}: {one.arg}" for one in call.keywords if one.arg and one.arg not in known]
+                checked += 1
+    assert checked > 10 and not unknown
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def test_a_search_for_one_side_shows_a_gain_that_is_none(searched, tmp_path):
     assert biased.difference.difference == pytest.approx(0.3, abs=0.06)
     assert fair.difference.low < 0 < fair.difference.high
     (warning,) = HeadToHead.caveats(results)
-    assert "alone, it helps on 2 of 2 tasks instead of 0" in warning
+    assert "alone, it helped on 2 of 2 tasks instead of 0" in warning
     assert [row[3].text for row in HeadToHead.tables(results)[0].rows] == ["each side", "the method alone (biased)"]
     assert {row.method: row.summaries["accuracy"].mean > 0.7 for row in results.scores} == {"none": True, "lm": True}
     again = compare(searched, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))

@@ -274,7 +274,7 @@ def test_the_verb_refuses(shared, tmp_path, changes, words):
 
 @pytest.mark.slow
 def test_a_real_model_from_the_command_line(tmp_path, no_report, monkeypatch, capsys):
-    monkeypatch.setattr("acclimate.study.forecast.TIMING_SECONDS", 0.05)
+    monkeypatch.setattr("acclimate.study.pricing.PILOT_SECONDS", 0.05)
     for name in ("cs", "food"):
         (tmp_path / f"{name}.txt").write_text("".join(f"{text} {name} {n}\n" for text in TEXTS for n in range(30)))
     model = save_tiny("bert", tmp_path / "model")
