@@ -174,7 +174,7 @@ def shortened(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(rows: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of each row of results, or of :func:`regroup`, with its difference and the ends of its interval."""
+    """Yield the place of each row of results, or of :func:`regroup`, with its difference and interval."""
     tables = {"probes": rows.get("rows", {}).get("probe", []), **rows}
     for table in ("scores", "probes", "means"):
         for row in tables[table]:
