@@ -39,7 +39,7 @@ REGISTRIES = {
 """The groups of the registries in a module; :data:`acclimate.base.registry.PLACES` says where their entries are."""
 BETWEEN_PAPERS = {("das", "dga")}
 """Papers that inherit from another one."""
-BETWEEN_LABS = {("advise", "inspection"), ("advise", "plan"), ("auto", "advise")}
+BETWEEN_LABS = {("advise", "inspection"), ("advise", "plan"), ("auto", "advise"), ("benchmarks", "judge")}
 """Labs that measure with another one."""
 LIGHT = {"command_options"}
 """Modules of a paper that are imported at each start, so without :mod:`acclimate.api`, which imports torch."""

@@ -249,7 +249,7 @@ def _advise(path: Path, reason: str) -> str:
 
 def _read_json(path: Path, encoding: str | None) -> Iterator[Row | RowError]:
     form = detect_format(path)
-    for number, row in read_json_rows(path, _parse_json, encoding):
+    for number, row in read_json_rows(path, parse_json, encoding):
         where = f"{path}:{number}" if form == ".jsonl" else f"{path}: row {number}"
         if row is BLANK:
             continue
@@ -278,7 +278,12 @@ def as_row(value: Any) -> Any:
     return value
 
 
-def _parse_json(text: str) -> object:
+def parse_json(text: str) -> object:
+    """Parse JSON.
+
+    Raises:
+        ValueError: If it is invalid, or a key is duplicated.
+    """
     return json.loads(text, object_pairs_hook=_reject_duplicate_keys)
 
 

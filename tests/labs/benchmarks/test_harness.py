@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,23 +15,26 @@ from acclimate.evaluation.likelihood import classify_by_likelihood
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.evaluation.significance import paired_difference
 from acclimate.labs.benchmarks import harness as benchmarks
-from acclimate.labs.benchmarks.harness import ItemValues, _read_metrics, inspect_benchmarks
+from acclimate.labs.benchmarks.harness import _read_samples, inspect_benchmarks
+from acclimate.labs.judge.logs import Scores
 from tests.tiny import TEXTS, save_tiny
 
 
 def sample(number, correct, likelihood, size):
     values = {"acc": correct, "bits_per_byte": (likelihood, size), "word_perplexity": (likelihood, 1), "f1": [1, 0]}
-    return {"doc_id": number, "doc_hash": "h", "filter": "none", "metrics": list(values), **values}
+    return {"doc_id": number, "doc_hash": f"h{number:02d}", "filter": "none", "metrics": list(values), **values}
 
 
 def test_metrics_of_each_item():
-    found = _read_metrics([sample(0, True, -8.0, 4), sample(1, 0.5, -2.0, 2)])
-    assert found.keys() == {"acc", "bits_per_byte"}
-    names, values, weights, groups, _ = found["bits_per_byte"]
-    assert groups is None
-    assert names == ["0/h", "1/h"] and weights.tolist() == [4, 2]
-    np.testing.assert_allclose(values, np.array([2, 1]) / np.log(2))
-    assert found["acc"][1].tolist() == [1, 0.5] and found["acc"][2].tolist() == [1, 1]
+    found = _read_samples({"quiz": [sample(0, True, -8.0, 4), sample(1, 0.5, -2.0, 2)]})
+    assert found.keys() == {("quiz", "acc"), ("quiz", "bits_per_byte")}
+    bits, accuracy = found["quiz", "bits_per_byte"], found["quiz", "acc"]
+    assert bits.groups is None
+    assert bits.names == ["h00", "h01"] and bits.weights.tolist() == [4, 2]
+    np.testing.assert_allclose(bits.values, np.array([2, 1]) / np.log(2))
+    assert accuracy.values.tolist() == [1, 0.5] and accuracy.weights is None
+    other = [{**sample(0, 1, -1.0, 1), "filter": name} for name in ("strict", "loose")]
+    assert {task for task, _ in _read_samples({"quiz": other})} == {"quiz (strict)", "quiz (loose)"}
 
 
 def test_models_are_compared_item_by_item(monkeypatch, tmp_path):
@@ -39,14 +43,14 @@ def test_models_are_compared_item_by_item(monkeypatch, tmp_path):
     monkeypatch.setattr(
         benchmarks,
         "measure_items",
-        lambda model, options: {("quiz", "acc"): ItemValues(names, values[model], weights)},
+        lambda model, options: {("quiz", "acc"): Scores(names, values[model], weights=weights)},
     )
     report = inspect_benchmarks("after", "quiz", "base", tmp_path / "out.json")
     (row,) = report["rows"]
     assert (row["after"], row["before"], row["items"]) == (0.75, 0.5, 3)
     assert row["difference"] == paired_difference(values["after"], values["base"], weights).as_dict()
     assert json.loads((tmp_path / "out.json").read_text()) == report
-    answers = iter([ItemValues(names, values["after"], weights), ItemValues(names[::-1], values["base"], weights)])
+    answers = iter([Scores(names, values["after"]), Scores(names[::-1], values["base"])])
     monkeypatch.setattr(benchmarks, "measure_items", lambda model, options: {("quiz", "acc"): next(answers)})
     with pytest.raises(UserError, match="gave the two models different items"):
         inspect_benchmarks("after", "quiz", "base")
@@ -55,16 +59,16 @@ def test_models_are_compared_item_by_item(monkeypatch, tmp_path):
 def test_items_about_one_passage_are_one_unit(monkeypatch, tmp_path):
     docs = [{"question": f"q{number}", "passage": f"p{number // 5}", "document": number} for number in range(20)]
     samples = [{**sample(number, number < 11, -1.0, 1), "doc": doc} for number, doc in enumerate(docs)]
-    found = _read_metrics(samples)["acc"]
-    assert (found.groups, found.group_name) == ([number // 5 for number in range(20)], "passage")
-    assert _read_metrics(samples[::5])["acc"].groups is None, "no two items share a passage"
-    base = found._replace(values=np.arange(20) % 2.0)
+    found = _read_samples({"quiz": samples})["quiz", "acc"]
+    assert (found.groups, found.group_name) == ([f"p{number // 5}" for number in range(20)], "passage")
+    assert _read_samples({"quiz": samples[::5]})["quiz", "acc"].groups is None, "no two items share a passage"
+    base = replace(found, values=np.arange(20) % 2.0)
     monkeypatch.setattr(
         benchmarks, "measure_items", lambda model, _: {("quiz", "acc"): {"a": found, "b": base}[model]}
     )
     report = inspect_benchmarks("a", "quiz", "b")
     assert report["rows"][0]["difference"] == paired_difference(
-        found.values, base.values, found.weights, groups=found.groups).as_dict()  # fmt: skip
+        found.values, base.values, groups=[number // 5 for number in range(20)]).as_dict()  # fmt: skip
     assert "4 passages (20 items)" in str(report)
 
 

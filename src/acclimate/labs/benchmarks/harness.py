@@ -6,10 +6,10 @@ their difference is narrower than these errors suggest.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,34 +20,15 @@ from acclimate.base.options import verb
 from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
 from acclimate.data.documents import count_units
+from acclimate.data.rows import RowError
 from acclimate.evaluation.significance import number_groups, paired_difference
 from acclimate.labs.benchmarks.options import InspectBenchmarksOptions
+from acclimate.labs.judge.formats import lm_eval_item
+from acclimate.labs.judge.logs import Items, Scores
 from acclimate.models.loading import load_language_model, load_tokenizer, read_kind
 from acclimate.results.study import Measurements
 
-GROUP_FIELDS = ("document", "article", "passage", "context", "paragraph", "story")
-"""Fields in which items of ``lm-eval`` hold a text that several of them are about, the longest kind of text first."""
-
-
-class ItemValues(NamedTuple):
-    """The values of a metric.
-
-    Attributes:
-        names: Identity of each item.
-        values: Value of each item (items,).
-        weights: Weight of each item in the mean (items,).
-        groups: Number of the text that an item is about (items,); None if no two items share one.
-        group_name: What such a text is.
-    """
-
-    names: list[str]
-    values: np.ndarray
-    weights: np.ndarray
-    groups: list[int] | None = None
-    group_name: str = "item"
-
-
-Items = dict[tuple[str, str], ItemValues]
+Scored = dict[tuple[str, str], Scores]
 """The values of the items, by name of the task and of the metric."""
 
 
@@ -64,7 +45,7 @@ def check_model(model: str | Path, chat_template: bool) -> None:
         raise UserError(f"The tokenizer of '{model}' has no chat template; leave --chat-template out.")
 
 
-def measure_items(model: str | Path, options: InspectBenchmarksOptions) -> Items:
+def measure_items(model: str | Path, options: InspectBenchmarksOptions) -> Scored:
     """Run benchmarks on a model, in fp32, and return the metrics of each item.
 
     Raises:
@@ -97,41 +78,23 @@ def measure_items(model: str | Path, options: InspectBenchmarksOptions) -> Items
         apply_chat_template=options.chat_template,
         bootstrap_iters=0,  # intervals are computed here
     )
+    return _read_samples(found["samples"])
+
+
+def _read_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Scored:
+    """Return the scores of the items by task, with its filter, and metric."""
+    tasks: dict[str, Items] = {}
+    for name, own in samples.items():
+        for sample in own:
+            item = lm_eval_item(name, f"an item of '{name}'", sample)
+            if isinstance(item, RowError):
+                raise item
+            tasks.setdefault(item.task, Items()).add(item)
     return {
-        (f"{task}" if filter_name == "none" else f"{task} ({filter_name})", metric): values
-        for task, samples in found["samples"].items()
-        for filter_name in dict.fromkeys(sample["filter"] for sample in samples)
-        for metric, values in _read_metrics([one for one in samples if one["filter"] == filter_name]).items()
+        (task, metric): scores
+        for task, items in tasks.items()
+        for metric, scores in items.scores(f"The task '{task}'", "content", Counter()).items()
     }
-
-
-def _find_groups(samples: Sequence[dict[str, Any]]) -> tuple[list[int] | None, str]:
-    """Return the number of the text that each item is about, and what it is; None if no two items share one."""
-    for field in GROUP_FIELDS:
-        texts = [sample["doc"].get(field) if isinstance(sample.get("doc"), dict) else None for sample in samples]
-        if all(isinstance(text, str) and text for text in texts) and len(set(texts)) < len(texts):
-            return number_groups(texts), field
-    return None, "item"
-
-
-def _read_metrics(samples: Sequence[dict[str, Any]]) -> dict[str, ItemValues]:
-    """Return the values of the items by metric; a metric without a value per item is left out.
-
-    The value of a perplexity is a pair of a log-likelihood and its number of words or bytes. Of these only bits per
-    byte are means over items. For tokenizers that put a begin token before a text, ``lm-eval`` predicts that token as
-    well, so they are higher than from :func:`acclimate.evaluation.lm_loss.language_model_loss`.
-    """
-    found = {}
-    groups = _find_groups(samples)
-    names = [f"{sample['doc_id']}/{sample['doc_hash']}" for sample in samples]
-    for metric in samples[0]["metrics"]:
-        values = [sample[metric] for sample in samples]
-        if all(isinstance(value, bool | int | float) for value in values):
-            found[metric] = ItemValues(names, np.array(values, dtype=float), np.ones(len(values)), *groups)
-        elif metric == "bits_per_byte":
-            likelihood, size = np.array(values, dtype=float).T
-            found[metric] = ItemValues(names, -likelihood / np.maximum(size, 1) / math.log(2), size, *groups)
-    return found
 
 
 @verb(InspectBenchmarksOptions)
@@ -150,21 +113,23 @@ def inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
     after = measure_items(options.model, options)
     before = None if options.base is None else measure_items(options.base, options)
     rows: list[dict[str, Any]] = []
-    for (task, metric), (names, values, weights, groups, group_name) in after.items():
+    for (task, metric), scores in after.items():
+        groups = number_groups(scores.groups) if scores.groups else None
         row = {
             "task": task,
             "metric": metric,
-            "items": len(names),
+            "items": len(scores.names),
             "groups": groups and max(groups) + 1,
-            "group": group_name,
-            "after": float(np.average(values, weights=weights)),
+            "group": scores.group_name,
+            "after": float(np.average(scores.values, weights=scores.weights)),
         }
         if before is not None:
-            others, old, *_ = before[task, metric]
-            if others != names:
+            old = before.get((task, metric))
+            if old is None or old.names != scores.names:
                 raise UserError(f"The task '{task}' gave the two models different items, so they cannot be compared.")
-            row["before"] = float(np.average(old, weights=weights))
-            row["difference"] = paired_difference(values, old, weights, groups=groups).as_dict()
+            row["before"] = float(np.average(old.values, weights=scores.weights))
+            difference = paired_difference(scores.values, old.values, scores.weights, groups=groups)
+            row["difference"] = difference.as_dict()
         rows.append(row)
     report = {"acclimate": __version__, "model": str(options.model), "rows": rows}
     if options.base is not None:
