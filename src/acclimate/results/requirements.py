@@ -12,8 +12,8 @@ satisfies ``>= 0`` and violates ``> 0`` there.
 If several things are compared, a requirement has to hold for each: a gate that passes because one of ten methods
 passes would be a claim about the best of ten, which needs a correction. Here all requirements have to hold, for
 everything they name, so each can be tested at the full level (intersection-union test, Berger, 1982): the probability
-that a gate opens although a requirement does not hold is at most that of the one error, 2.5 %. This is true of
-requirements that were written down before the results were seen.
+that a gate opens although a requirement does not hold is at most that of this one error, nominally 2.5 %. This is
+true of requirements that were written down before the results were seen.
 """
 
 from __future__ import annotations
