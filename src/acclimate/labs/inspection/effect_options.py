@@ -220,7 +220,7 @@ class InspectReviewOptions:
         "acclimate inspect experts --expert news=a/ --expert law=b/ --corpus news=news/ --corpus law=law/ --target "
         "reviews/"
     ),
-    page="docs/prepare.md",
+    page="docs/merging.md",
     order=6,
 )
 @options
