@@ -269,4 +269,5 @@ def test_the_command_line(monkeypatch, tmp_path, capsys):
             "per_gpu": None,
             "executor": "local",
             "executor_settings": None,
+            "require": (),
         }
