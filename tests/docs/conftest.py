@@ -150,7 +150,7 @@ def write_tasks(folder: Path) -> None:
 
 
 def write_exports(folder: Path) -> None:
-    """Write the files of the guides as other programs export them: a dirty table of tickets, and a log of clicks."""
+    """Write files as other programs export them: a dirty table of tickets, or of mails, and a log of clicks."""
     tickets = [
         {"subject": f"Größe {n}", "body": f"<p>{text}</p>", "queue": ("billing", "login")[n % 2]}
         for n, text in enumerate(lines("ticket", 80))
@@ -158,6 +158,7 @@ def write_exports(folder: Path) -> None:
     tickets[3]["body"] = tickets[4]["queue"] = tickets[9]["queue"] = ""
     tickets[7]["queue"] = "LOGIN"
     table = pandas.DataFrame(tickets)
+    table.to_csv(folder / "mails.csv", index=False)
     table.to_csv(folder / "export.csv", index=False, sep=";", encoding="cp1252")
     table[["subject", "body"]].to_csv(folder / "today.csv", index=False, sep=";", encoding="cp1252")
     found = lines("found", 40)
