@@ -27,7 +27,7 @@ class Parsed(Exception):
 
 def printed(text: str) -> list[str]:
     """Return the commands in the output of a command, in a card or in a report, each once."""
-    page = html.unescape(text)
+    page = html.unescape(re.sub("</?span>", "", text))  # in reports each word of a command is one
     found = re.findall(r"(?:^Next[^:\n]*: |^\$ |^    |<code>)(acclimate [a-z][^\n<`]*)", page, flags=re.M)
     return list(dict.fromkeys(found))
 
