@@ -84,7 +84,7 @@ from acclimate.base.ranking import DECIMALS, best_first, content_order, content_
 # Models
 from acclimate.models.adapters import share_weights
 from acclimate.models.attention import HeadLayer
-from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens
+from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens, token_budget_batches
 from acclimate.models.checkpoints import model_files, model_fingerprint
 from acclimate.models.encoding import decode, encode
 from acclimate.models.extensions import DomainAdapters, add_adapters, add_domain_adapters, domain_adapters
@@ -102,7 +102,7 @@ from acclimate.base.device import Precision, autocast, choose_precision, copy_to
 # End tasks: labelled examples, classifiers and their training
 from acclimate.data.task_kinds import load_task, open_task
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.head_model import HeadModel, check_finite, token_budget_batches
+from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.interfaces import ResolvedOptions
 from acclimate.tasks.kinds.classification.classifier import Classifier, load_classifier
 from acclimate.tasks.kinds.classification.data import Example, Task

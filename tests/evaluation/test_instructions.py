@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.evaluation import instructions
+from acclimate.evaluation import generating, instructions
 from acclimate.evaluation.instructions import CHECKS, Instruction, generate_answers, read_instructions
 from acclimate.labs.benchmarks.instructions import inspect_instructions
 from tests.cases import each
@@ -116,7 +116,7 @@ def test_answers_of_a_batch_are_those_of_single_prompts(monkeypatch):
         expected.append(tokenizer.decode(made, skip_special_tokens=True))
         finished += tokenizer.eos_token_id in made
     assert answers == expected and unfinished == len(prompts) - finished
-    monkeypatch.setattr(instructions, "micro_batch_tokens", lambda model: 1)
+    monkeypatch.setattr(generating, "micro_batch_tokens", lambda model: 1)
     assert generate_answers(model, tokenizer, prompts, 6)[0] == expected
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.tasks.head_model import token_budget_batches
+from acclimate.models.batching import token_budget_batches
 from acclimate.tasks.trainer import LengthGroupedBatches
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=300)

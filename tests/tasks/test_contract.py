@@ -66,6 +66,11 @@ def _choices(chance, number):
             "answer": number % 3}  # fmt: skip
 
 
+def _prompts(chance, number):
+    question = f"{sentence(chance)} {('good', 'bad')[number % 2]}"
+    return {"question": question, "answers": [("kind", "rude")[number % 2], f"the {number}th"]}
+
+
 def sentence(chance):
     return " ".join(chance.choices(FILLER, k=chance.randint(2, 5)))
 
@@ -77,11 +82,13 @@ class Sample(NamedTuple):
         row: Makes a row from a random generator and a number, which determines the answer.
         options: Options of fine-tuning with which a tiny model learns the task.
         needs: A package without which the kind cannot be used.
+        model: The architecture of which it is tested, where that is no encoder.
     """
 
     row: Callable[[random.Random, int], dict[str, Any]]
     options: dict[str, Any] = {}
     needs: str = "torch"
+    model: str = "bert"
 
 
 SAMPLES = {
@@ -90,10 +97,11 @@ SAMPLES = {
     "entities": Sample(_entities),
     "qa": Sample(_questions, {"epochs": 8}),
     "choice": Sample(_choices, {"epochs": 8, "max_length": 64}),
+    "generation": Sample(_prompts, {"epochs": 8, "max_length": 64, "max_new_tokens": 4}, model="llama"),
     "retrieval": Sample(_queries, needs="sentence_transformers"),
 }
 """A tiny task of every kind in the registry."""
-MODELS = ("bert", pytest.param("llama", marks=pytest.mark.slow))
+MODELS = ("usual", pytest.param("llama", marks=pytest.mark.slow))
 OPTIONS = {
     **{"epochs": 6, "learning_rate": 1e-2, "batch_size": 8, "max_length": 40, "select": "dev"},
     **{"precision": "fp32", "progress": False},
@@ -121,7 +129,7 @@ def options_of(kind):
     return {**OPTIONS, **SAMPLES[kind].options}
 
 
-GOLD = ("label", "tags", "answers", "answer", "positive")
+GOLD = ("label", "tags", "answers", "answer", "positive", "references")
 """Columns of the gold answers of the tiny tasks."""
 
 
@@ -133,7 +141,7 @@ def simplified(kind, row, answer):
         return [(span["start"], span["end"], span.get("label", span.get("type"))) for span in answer]
     if kind == "choice" and answer in row["choices"]:
         return chr(ord("A") + row["choices"].index(answer))
-    if kind == "qa" and isinstance(answer, list):
+    if kind in ("qa", "generation") and isinstance(answer, list):
         return answer[0]
     if kind == "retrieval":
         return [entry["id"] if isinstance(entry, dict) else entry for entry in answer]
@@ -206,7 +214,7 @@ def test_it_is_found_and_read_the_same_from_objects_and_files(kind, tmp_path):
 def test_all_labels_are_learned_and_none_is_scored(kind, tmp_path):
     """Once the question is answered: every row, with given settings, and no score of rows that were seen."""
     task, options = load_task(splits_of(kind), name="tiny"), {**options_of(kind), "select": "last", "epochs": 1}
-    start = save_tiny("bert", tmp_path / "start")
+    start = save_tiny(SAMPLES[kind].model, tmp_path / "start")
     made = finetune(start, task, all_labels=True, out=tmp_path / "out", **options)
     assert (made.train_size, made.metrics, made.dev_metrics, made.predicted) == (sum(SIZES.values()), {}, None, [])
     assert "So this model has no score" in (tmp_path / "out" / "README.md").read_text()
@@ -233,6 +241,9 @@ def killing(at, monkeypatch):
 @pytest.mark.parametrize("model", MODELS)
 def test_it_learns_scores_saves_reloads_elsewhere_and_resumes(kind, model, tmp_path, monkeypatch):
     task, options = load_task(splits_of(kind), name="tiny"), options_of(kind)
+    if model == SAMPLES[kind].model:
+        pytest.skip("its usual model")
+    model = SAMPLES[kind].model if model == "usual" else model
     start = save_tiny(model, tmp_path / "start")
 
     # Learns: better than the same model with hardly any step.
@@ -271,7 +282,8 @@ def test_it_learns_scores_saves_reloads_elsewhere_and_resumes(kind, model, tmp_p
     weights = load_file(out / "model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in loaded.state_dict().items() if name in weights)
     lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
-    assert len(lines) == SIZES["test"] and lines[0].keys() - {"group", "row"} == {"gold", "predicted", "probabilities"}
+    shown = {"output", "scores"} if kind == "generation" else {"probabilities"}
+    assert len(lines) == SIZES["test"] and lines[0].keys() - {"group", "row"} == {"gold", "predicted", *shown}
     text = (out / "README.md").read_text()
     assert f"pipeline_tag: {scoring.hub_task[0]}" in text and "tiny" in text
     assert scoring.show(metric, whole.metrics[metric]) in text
@@ -283,7 +295,7 @@ def test_it_learns_scores_saves_reloads_elsewhere_and_resumes(kind, model, tmp_p
     code, texts = re.subn(r'"(A|Another) [^"]*[.s]"', repr(words), code)
     names = {}
     exec(code, names)
-    assert texts or (kind == "choice" and model != "bert")
+    assert texts or (kind in ("choice", "generation") and model != "bert")
     encoder = names.get("encoder")
     limit = encoder.max_seq_length if encoder else transformers.AutoTokenizer.from_pretrained(out).model_max_length
     assert limit == options["max_length"]

@@ -25,6 +25,7 @@ from acclimate.tasks.kinds.choice.model import ChoicePredictor
 from acclimate.tasks.kinds.classification.classifier import TextPredictor
 from acclimate.tasks.kinds.classification.data import Example, Task
 from acclimate.tasks.kinds.entities.tagger import EntityPredictor
+from acclimate.tasks.kinds.generation.model import AnswerPredictor
 from acclimate.tasks.kinds.qa.data import QATask
 from acclimate.tasks.kinds.qa.model import QuestionPredictor
 from acclimate.tasks.kinds.regression import NumberPredictor
@@ -69,6 +70,7 @@ def written(rows, folder):
 PREDICTORS = {
     **{"classification": TextPredictor, "multi-label": TextPredictor, "pairs": TextPredictor, "qa": QuestionPredictor},
     **{"regression": NumberPredictor, "entities": EntityPredictor, "choice": ChoicePredictor},
+    "generation": AnswerPredictor,
 }
 """What predicts rows of a kind that have gold answers."""
 
@@ -100,7 +102,10 @@ def test_rows_without_a_group_are_grouped_by_the_next_column_in_a_task_and_in_a_
 
 @each(
     ("kind", "column", "name"),
-    [("choice", "context", "context"), ("qa", "context", "passage"), ("qa", "title", "article")],
+    [
+        *(("choice", "context", "context"), ("qa", "context", "passage"), ("qa", "title", "article")),
+        ("generation", "context", "context"),
+    ],
 )
 def test_a_prediction_has_the_groups_of_a_kind(kind, column, name):
     rows = rows_of(kind, range(12), "other")

@@ -21,6 +21,7 @@ ODD = ["v1", "Spalte 2", "Nachricht", "x", "kolom", "データ", "Unnamed: 0_x",
 MISLEADING = [
     *("text", "label", "pos", "POS", "answer", "question", "passage", "query", "score", "tags", "tag", "positive"),
     *("document", "sentence", "title", "text1", "text2", "context", "choices", "class", "word", "rating", "entities"),
+    *("prompt", "references", "answers"),
 ]
 
 
@@ -63,7 +64,7 @@ MAKERS = {
     "numbers": ("regression", lambda c, n: [sentence(c), c.random() * 5]),
     "pairs with a class": ("classification", lambda c, n: [sentence(c), sentence(c), c.choice(["same", "other"])]),
     "pairs with a number": ("regression", lambda c, n: [sentence(c), sentence(c), c.random()]),
-    "pairs": ("retrieval", lambda c, n: [sentence(c), sentence(c, 8, 20)]),
+    "pairs": ("retrieval generation", lambda c, n: [sentence(c), sentence(c, 8, 20)]),
     "tokens and tags": ("entities", lambda c, n: list(tagged(c))),
     "printed tags": ("entities", lambda c, n: [" ".join(part) for part in tagged(c)]),
     "a word per row": ("entities", word_rows),
@@ -136,6 +137,14 @@ def exported(form):
         "bge": lambda n: {"query": text(), "pos": [text()], "neg": [text(), text()]},
         "mmlu": lambda n: {"prompt": text(), **{letter: short() for letter in "ABCD"}, "answer": pick("ABCD")},
         "list of options": lambda n: {"Frage": text(), "Optionen": [short(), short()], "x": pick("AB")},
+        "open questions": lambda n: {"question": text(), "answers": [f"item{n}", short()], "difficulty": text()},
+        "aliases": lambda n: {"question": text(), "answer": [f"item{n}"]},
+        "prompts": lambda n: {"prompt": text(), "answer": f"item{n}"},
+        "sums": lambda n: {"problem": text(), "answer": n * 37},
+        "summaries": lambda n: {"question": text(), "reference": text()},
+        "prompts with topics": lambda n: {"prompt": text(), "answer": f"item{n}", "category": pick("ab")},
+        "prompts with classes": lambda n: {"prompt": text(), "answer": pick(["yes", "no"])},
+        "completions": lambda n: {"prompt": text(), "completion": text()},
         "label studio": lambda n: {"data": {"text": text()}, "annotations": [{"result": [{"value": {}}]}]},
     }[form]  # fmt: skip
     return [make(number) for number in range(60)]
@@ -149,7 +158,7 @@ def exported(form):
     ("survey", "'answer' has 2 values of 1.0 words for 60 of 'text'. If it is a label, give --label-column answer"),
     ("faq", "retrieval"),
     ("faq with topics", "queries and passages to find, or texts with a label in 'category'"),
-    ("facts", "'answer' has 60 values of 1.0 words.*--label-column answer.*--task-kind retrieval"),
+    ("facts", "'answer' has 60 values .*--label-column answer.*--task-kind retrieval; if.*--task-kind generation"),
     ("pairs", "or texts with a label in 'same'.*--task-kind retrieval, or --text-column text1 --pair-column text2"),
     ("quora", "classification"),
     ("positive", "'positive' has 2 values.*--label-column positive"),
@@ -165,6 +174,14 @@ def exported(form):
     ("bge", "retrieval"),
     ("mmlu", "choice"),
     ("list of options", "'Optionen' can be choices .*--task-kind choice, or --task-kind classification"),
+    ("open questions", "generation"),
+    ("aliases", "generation"),
+    ("prompts", "generation"),
+    ("sums", "generation"),
+    ("summaries", "generation"),
+    ("prompts with topics", "classification"),
+    ("prompts with classes", "classification"),
+    ("completions", "--task-kind generation"),
     ("label studio", "If it has classes instead, export them as CSV"),
 ])  # fmt: skip
 def test_exports_of_tools_are_read_or_refused_with_the_options(form, expected, caplog):

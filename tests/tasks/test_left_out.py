@@ -23,6 +23,7 @@ CLEAN = {
     "choice": lambda n: {"question": f"which {n}", "choices": [f"a{n}", f"b{n}"], "answer": "AB"[n % 2]},
     "retrieval": lambda n: {"query": f"where is {n}", "passage": f"{n} is here"},
     "entities": lambda n: {"text": f"Bob {n}", "spans": [{"start": 0, "end": 3, "label": "PER"}]},
+    "generation": lambda n: {"question": f"what is {n}?", "answers": [f"it is {n}", f"{n}"]},
     "qa": lambda n: {
         **{"id": f"q{n}", "context": f"the waiter {n} was kind", "question": f"who was {n}?"},
         **{"answers": {"text": ["waiter"], "answer_start": [4]}},
@@ -73,6 +74,15 @@ DIRT = {
         ({"spans": [{"start": 3, "end": 4, "label": "PER"}]}, "with an entity that cannot be used"),
         ({"spans": [{"start": 0, "end": 3}]}, "with an entity that cannot be used"),
         ({"text": HALF}, "with half of a surrogate pair"),
+    ],
+    "generation": [
+        ({"question": " "}, "without a question"),
+        ({"question": 3}, "whose question is not a string"),
+        ({"question": HALF}, "with half of a surrogate pair"),
+        ({"answers": None}, "without an answer"),
+        ({"answers": [" ", None]}, "without an answer"),
+        ({"answers": [{"a": 1}]}, "whose answers cannot be read"),
+        ({"answers": ["a", HALF]}, "with half of a surrogate pair"),
     ],
     "qa": [
         ({"context": " "}, "without a context"),

@@ -40,7 +40,7 @@ PLACES = {
     "acclimate.adapters": ("models/lora", "parts/modules/*", "papers/*/adapter"),
     "acclimate.rules": ("adaptation/rules", "papers/*/rule"),
     "acclimate.scorings": tuple(
-        f"evaluation/{name}" for name in ("scoring", "choice", "regression", "entities", "qa", "retrieval")
+        f"evaluation/{name}" for name in ("scoring", "answers", "choice", "regression", "entities", "qa", "retrieval")
     ),
     "acclimate.mixes": ("data/mix/*", "papers/*/mix"),
     "acclimate.selections": ("data/select/*", "papers/*/select"),

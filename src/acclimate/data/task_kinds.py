@@ -6,7 +6,7 @@ The kinds themselves are in :mod:`acclimate.tasks`; methods of adaptation read t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -46,6 +46,8 @@ class TaskKind(ABC):
     """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
     zero_shot: ClassVar[bool] = False
     """Whether zero-shot evaluation is supported, with no epochs."""
+    low_rank: ClassVar[bool] = False
+    """Whether its learner can train a low-rank adapter instead of the weights."""
     fixed_texts: ClassVar[bool] = False
     """Whether answers are positions in texts, which therefore stay as they are."""
     distillation: ClassVar[tuple[str, ...]] = ()
@@ -101,6 +103,10 @@ class TaskKind(ABC):
         """
         raise UserError(f"'{name}' is a table, which cannot be read as a task of the kind '{self.name}'.")
 
+    def configured(self, task: Any, given: Mapping[str, Any]) -> Any:
+        """Return a task with what options of ``finetune`` add to it, such as a metric; usually the task itself."""
+        return task
+
     def shrink(self, task: Any) -> Any:
         """Return a task without what its splits do not need, for timing; usually the task itself."""
         return task
@@ -135,6 +141,10 @@ class TaskKind(ABC):
     def texts(self, example: Any) -> Iterable[str | None]:
         """Return the texts of an example that a language model can learn from."""
         return example.texts
+
+    def searched(self, example: Any) -> Iterable[str | None]:
+        """Return the texts of an example that are searched for in a corpus: if it has them, that is contamination."""
+        return self.texts(example)
 
     def item_text(self, example: Any) -> str:
         """Return the text that identifies an example: if it is also in another split, that is contamination."""
@@ -398,6 +408,14 @@ def task_texts(task: Any, split: str = "train") -> list[str]:
     The two texts of a pair are separate documents, and so are a question and its passage: only the end task joins
     them. The default is train alone, so that a model that has read the texts can still be evaluated on the others.
     """
-    kind = find_task_kind(task)
-    texts = (text for example in getattr(task, split, ()) for text in kind.texts(example))
+    return _distinct(find_task_kind(task).texts, task, split)
+
+
+def searched_texts(task: Any, split: str) -> list[str]:
+    """Return the distinct texts of a split that show, where a corpus has one, that the split is contaminated."""
+    return _distinct(find_task_kind(task).searched, task, split)
+
+
+def _distinct(read: Callable[[Any], Iterable[str | None]], task: Any, split: str) -> list[str]:
+    texts = (text for example in getattr(task, split, ()) for text in read(example))
     return list(dict.fromkeys(text for text in texts if text and text.strip()))

@@ -7,10 +7,8 @@ loss on general text stays the same.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +16,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.base.device import to_device
-from acclimate.base.errors import UserError, first_line, shorten, unknown_name_error
+from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import check_regular_file
 from acclimate.base.limits import LimitedTemplate
 from acclimate.base.records import texts_fingerprint
-from acclimate.models.batching import micro_batch_tokens
-from acclimate.models.families import longest_text
+from acclimate.evaluation.generating import Decoding, render_prompt, write_texts
 from acclimate.models.loading import load_language_model, load_tokenizer, read_kind
 
 PROMPTS = "instructions.jsonl"
@@ -167,63 +163,15 @@ def check_answers(model: str | Path) -> None:
         )
 
 
-def _render_question(tokenizer: PreTrainedTokenizerBase, template: LimitedTemplate, prompt: str) -> str:
-    turns = [{"role": "user", "content": prompt}]
-    try:
-        text = template.render(turns, add_generation_prompt=True, enable_thinking=False)
-    except ValueError as error:
-        raise UserError(
-            f"The chat template of '{tokenizer.name_or_path}' does not accept a question ({first_line(error)}); set "
-            "another as tokenizer.chat_template and save the tokenizer."
-        ) from error
-    if prompt.strip() not in text:
-        raise UserError(f"The chat template of '{tokenizer.name_or_path}' leaves out the question {shorten(prompt)}.")
-    return text
-
-
 def generate_answers(
     model: Any, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_tokens: int
 ) -> tuple[list[str], int]:
     """Return the greedy answer to each prompt under the chat template, and how many of them were cut."""
-    tokenizer = copy.copy(tokenizer)
-    tokenizer.padding_side = "left"
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    final = set(ends if isinstance(ends, list) else [ends])
     with LimitedTemplate(tokenizer) as template:
-        rows = [_render_question(tokenizer, template, prompt) for prompt in prompts]
-    lengths = [len(ids) for ids in tokenizer(rows, add_special_tokens=False)["input_ids"]]
-    longest = max(lengths)
-    if longest + max_tokens > (limit := longest_text(model) or math.inf):
-        raise UserError(
-            f"A question of {longest:,} tokens and an answer of {max_tokens:,} do not fit into the {limit:,} "
-            f"positions of '{tokenizer.name_or_path}'; give a smaller --max-tokens."
-        )
-    order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
-    answers, unfinished, start = [""] * len(rows), 0, 0
-    while start < len(order):
-        width = lengths[order[start]] + max_tokens
-        group = order[start : start + max(1, micro_batch_tokens(model) // width)]
-        start += len(group)
-        inputs = tokenizer(
-            [rows[index] for index in group], add_special_tokens=False, padding=True, return_tensors="pt"
-        )
-        ids, mask = inputs["input_ids"].to(model.device), inputs["attention_mask"].to(model.device)
-        with torch.inference_mode():
-            output = model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                max_new_tokens=max_tokens,
-                **{"do_sample": False, "temperature": None, "top_p": None, "top_k": None},
-                eos_token_id=ends,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        for index, row in zip(group, output[:, ids.shape[1] :].tolist(), strict=True):
-            answers[index] = str(tokenizer.decode(row, skip_special_tokens=True))
-            unfinished += not final & set(row)
-    return answers, unfinished
+        texts = [render_prompt(tokenizer, template, [{"role": "user", "content": prompt}]) for prompt in prompts]
+    rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    made = write_texts(model, tokenizer, rows, Decoding(max_tokens), "--max-tokens")
+    return [one.text for one in made], sum(not one.finished for one in made)
 
 
 STRAIGHT_QUOTES = str.maketrans("“”‘’", "\"\"''")

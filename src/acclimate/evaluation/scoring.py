@@ -135,6 +135,10 @@ class Scoring(Part, ABC):
         """Return the first metric that always has the same value as this one, possibly itself."""
         return metric
 
+    def learned_by(self, metric: str) -> str:
+        """Return the metric that shows whether a model has learned the task, where one or an error is compared."""
+        return metric if metric in self.metrics else self.metrics[0]
+
     def find_collapse(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | None:
         """Return the answer that a collapsed model gives to nearly all items; None if it has not collapsed."""
         return find_collapse(gold, predicted)
@@ -180,8 +184,8 @@ class MeanScoring(Scoring):
 
     def item_counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
         """Return the score of each item and a one (items, 2)."""
-        if metric not in self.names:
-            raise ValueError(f"Unknown metric '{metric}'. Available: {', '.join(self.names)}.")
+        if metric not in self.metrics:
+            raise _unknown_metric(metric, self)
         values = np.asarray(self.item_scores(gold, predicted, metric), dtype=float)
         return np.stack([values, np.ones(len(values))], -1)
 

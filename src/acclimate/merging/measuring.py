@@ -119,7 +119,7 @@ class MeasuredTask:
         """
         learner = self._load(model)
         head, examples = learner.head, self.task.train
-        if not hasattr(head, "answer_logits"):
+        if getattr(head, "answer_logits", None) is None:
             raise UserError(f"A model of the task '{self.task.name}' has no answers with probabilities to measure.")
         order = np.random.default_rng(0).permutation(len(examples))[: self._examples]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -154,6 +154,36 @@ def micro_batch_tokens(model: PreTrainedModel, extra_bytes: float = 0.0, times: 
     wanted = times * INFERENCE_TOKENS.get(model.device.type, INFERENCE_TOKENS["cuda"])
     token_size = int(getattr(model.config, "hidden_size", 768)) * INFERENCE_BYTES + extra_bytes
     return max(1, min(wanted, int(SHARE * machine_memory(model.device) / token_size)))
+
+
+def token_budget_batches(
+    rows: Sequence[Sequence[int]], tokens: int, multiple: int = 1, added: int = 0
+) -> list[list[int]]:
+    """Cut rows into batches of at most ``tokens`` tokens, padding included; a longer row is a batch by itself.
+
+    Rows are sorted by length and then by content, so that the same rows share a batch whatever their order: a
+    prediction does not depend on that order, not even in the last bit.
+
+    Args:
+        rows: The token ids of each row.
+        tokens: Maximum tokens per batch.
+        multiple: Rows are padded to multiples of this many tokens.
+        added: Tokens that are added to each row.
+
+    Returns:
+        The indices of the rows of each batch; each row occurs once. The longest rows come first, so that a batch that
+        does not fit into memory fails at once.
+    """
+    order = sorted(range(len(rows)), key=lambda place: (len(rows[place]), list(rows[place])), reverse=True)
+    batches: list[list[int]] = []
+    free = 0
+    for place in order:
+        if free < 1:
+            batches.append([])
+            free = max(1, tokens // max(1, round_up(len(rows[place]) + added, multiple)))
+        batches[-1].append(place)
+        free -= 1
+    return batches
 
 
 def training_tokens(model: PreTrainedModel, views: int = 1, length: int = DEFAULT_LENGTH) -> int:

@@ -441,12 +441,13 @@ def _read_domain(domain: DomainSpec, config: StudyConfig, reading: TextOptions) 
 
 
 def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
-    from acclimate.data.task_kinds import load_task
+    from acclimate.data.task_kinds import find_task_kind, load_task
     from acclimate.tasks.finetune import check_first_task
     from acclimate.tasks.splits import cut_dev, limit_splits, repartition
 
     columns = {name: value for name in reading_names() if (value := getattr(spec, name)) is not None}
     task = load_task(spec.path, name=spec.name, **columns)
+    task = find_task_kind(task).configured(task, config.finetune_settings(spec))
     if spec.repartition is not None:
         task = repartition(task, spec.repartition)
     if config.finetune_settings(spec).get("select") == "dev" and not task.dev:

@@ -377,8 +377,7 @@ def compare_runs(
             p_models=permutation_test(gold, predicted, reference, metric, n=n, scoring=scoring),
             p_t=paired_t_test(*scores),
         )
-        learned_in = metric if metric in scoring.metrics else scoring.metrics[0]
-        if not is_above_chance(gold, [*predicted, *reference], learned_in, scoring):
+        if not is_above_chance(gold, [*predicted, *reference], scoring.learned_by(metric), scoring):
             entry = entry.without_verdict(NOT_LEARNED)
         elif not is_replicated(jobs):
             entry = entry.without_verdict(WITHHELD)

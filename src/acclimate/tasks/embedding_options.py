@@ -60,7 +60,7 @@ class EmbeddingOptions:
     adapter: Annotated[
         PartLike | None,
         Option(
-            "Low-rank adapter that a retrieval model trains, such as 'lora r=8'; it is merged into the saved weights.",
+            "Low-rank adapter that a retrieval or generation model trains, such as 'lora r=8'; merged when saved.",
             METHOD,
             default="all weights are trained",
             more="It needs a higher learning rate, such as 3e-4. ``acclimate merge --method skill`` adds what it "

@@ -15,7 +15,7 @@ from acclimate.adaptation.similarity import open_pairs
 from acclimate.base.bounds import MAX_SEED
 from acclimate.base.errors import UserError
 from acclimate.base.locks import with_output_lock
-from acclimate.base.options import recorded, values, verb
+from acclimate.base.options import defaults, recorded, values, verb
 from acclimate.base.progress import print_message
 from acclimate.data.reading import DEFAULT_READING
 from acclimate.data.task_kinds import find_task_kind, open_task
@@ -23,6 +23,7 @@ from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, sim
 from acclimate.evaluation.learning import first_and_last, still_falls
 from acclimate.models.lora import read_low_rank
 from acclimate.parts.updates import freeze
+from acclimate.tasks.generation_options import GenerationOptions
 from acclimate.tasks.interfaces import (
     LabelledTask,
     Learner,
@@ -104,9 +105,13 @@ OF_EMBEDDINGS = ("similarity", "hard_negatives", "adapter")
 
 def _open_similarity(options: FinetuneOptions, task: LabelledTask) -> SentencePairs | None:
     """Return the pairs on which embeddings are measured before and after; None if there are none."""
+    kind = find_task_kind(task)
     for name in OF_EMBEDDINGS:
-        if getattr(options, name) is not None and not find_task_kind(task).own_training:
+        if getattr(options, name) is not None and not (kind.own_training or (kind.low_rank and name == "adapter")):
             raise UserError(f"'{name}' is for retrieval models, which '{task.name}' does not train; remove it.")
+    for name, usual in defaults(GenerationOptions).items():
+        if getattr(options, name) != usual and kind.name != "generation":
+            raise UserError(f"'{name}' is for tasks of generation, and '{task.name}' is {kind.name}; remove it.")
     if options.similarity is None:
         return None
     return open_pairs(options.similarity)
@@ -169,6 +174,7 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
         if options.all_labels:
             self.task = join_splits(self.task)
         self.kind = find_task_kind(self.task)
+        self.task = self.kind.configured(self.task, vars(options))
         resolved, self.scoring = resolve_options(options, self.task, options.model)
         self.resolved = replace(resolved, progress=resolved.progress and self.group.first)
         self.before = plan_first_stage(self.task, self.resolved, options)
@@ -188,6 +194,7 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
         own = recorded(self.resolved, precision=self.precision)
         similarity = self.pairs and self.pairs.fingerprint()
         first = self.before and recorded(self.before.options, precision=self.precision)
+        own |= {"scorer": getattr(self.task, "scorer", None)}
         return recorded(self.options, ("model", "task"), **own, similarity=similarity, first=first)
 
     def prepare(self) -> Callable[..., TrainingResult]:
@@ -201,6 +208,7 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
             options.hard_negatives,
             read_low_rank(options.adapter),
         )
+        learner.configure(options)
         self.learner = learner
         if options.freeze:
             print_message(freeze(learner.head.model, options.freeze), enabled=resolved.progress)

@@ -15,12 +15,13 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTok
 
 from acclimate.base.device import Precision, autocast, copy_to, to_device
 from acclimate.base.errors import UserError
-from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
+from acclimate.models.batching import logit_rows, micro_batch_tokens, padding_multiple, token_budget_batches
 from acclimate.models.encoding import skip_unread_tokens
-from acclimate.models.families import reads_segments
+from acclimate.models.families import language_head, reads_segments
 from acclimate.models.saving import save_model
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.parts.objectives.distillation import soft_target_loss
+from acclimate.parts.objectives.vocabulary import cross_entropy, map_logits
 
 
 @dataclass
@@ -75,7 +76,7 @@ class HeadModel:
         return inputs
 
     def batches(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the indices of the rows of each batch for inference; see :func:`token_budget_batches`."""
+        """Return the indices of the rows of each batch for inference."""
         return token_budget_batches(rows, micro_batch_tokens(self.model), padding_multiple(self.model))
 
     def prepare(self) -> None:
@@ -169,6 +170,22 @@ def check_finite(outputs: Iterable[Tensor]) -> None:
         raise UserError("The fine-tuned model returns NaN or infinite values; lower the learning rate.")
 
 
+def continuation_losses(model: PreTrainedModel, hidden: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the summed loss of the tokens that a causal model has to predict in each row, and their number: (rows,).
+
+    Args:
+        model: A causal language model.
+        hidden: Its last hidden states (rows, tokens, width).
+        wanted: The token after each one that is to be predicted, or :data:`IGNORE_INDEX`: (rows, tokens).
+    """
+    count, width = wanted.shape
+    places = (wanted.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+    states, targets = hidden.flatten(0, 1).index_select(0, places), wanted.flatten()[places]
+    losses = map_logits(cross_entropy, [language_head(model)], [states], targets, rows=logit_rows(model))
+    totals = losses.new_zeros(2, count).index_add(1, places // width, torch.stack([losses, torch.ones_like(losses)]))
+    return totals[0], totals[1]
+
+
 @contextmanager
 def fp32_last_layer(model: PreTrainedModel) -> Iterator[None]:
     """Compute in fp32, also under autocast, the linear layers that may return the logits.
@@ -190,30 +207,3 @@ def fp32_last_layer(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def token_budget_batches(rows: Sequence[Sequence[int]], tokens: int, multiple: int = 1) -> list[list[int]]:
-    """Cut rows into batches of at most ``tokens`` tokens, padding included; a longer row is a batch by itself.
-
-    Rows are sorted by length and then by content, so that the same rows share a batch whatever their order: a
-    prediction does not depend on that order, not even in the last bit.
-
-    Args:
-        rows: The token ids of each row.
-        tokens: Maximum tokens per batch.
-        multiple: Rows are padded to multiples of this many tokens.
-
-    Returns:
-        The indices of the rows of each batch; each row occurs once. The longest rows come first, so that a batch that
-        does not fit into memory fails at once.
-    """
-    order = sorted(range(len(rows)), key=lambda place: (len(rows[place]), list(rows[place])), reverse=True)
-    batches: list[list[int]] = []
-    free = 0
-    for place in order:
-        if free < 1:
-            batches.append([])
-            free = max(1, tokens // max(1, round_up(len(rows[place]), multiple)))
-        batches[-1].append(place)
-        free -= 1
-    return batches

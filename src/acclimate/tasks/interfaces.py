@@ -17,7 +17,7 @@ from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.options import Option, options, values
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
-from acclimate.data.task_kinds import find_task_kind, task_texts
+from acclimate.data.task_kinds import find_task_kind, searched_texts
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.checkpoints import load_config
@@ -77,6 +77,9 @@ class Learner(ABC):
         :func:`acclimate.tasks.trainer.train`; the result is that of this function.
         """
         raise NotImplementedError(f"{type(self).__name__} is trained by acclimate.tasks.trainer.train")
+
+    def configure(self, options: Any) -> None:  # noqa: B027 (most kinds have nothing to do)
+        """Take the options of ``finetune`` that only its kind has."""
 
     def start(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Measure before training what the trained model is compared with."""
@@ -175,9 +178,10 @@ def evaluation_texts(task: LabelledTask) -> dict[str, list[str]]:
         task: A loaded task.
 
     Returns:
-        Each distinct text once, in the order of the file; for a question both the question and its passage.
+        Each distinct text once, in the order of the file; for a question both the question and its passage, or the
+        question with each of its reference answers.
     """
-    found = {split: task_texts(task, split) for split in EVALUATION_SPLITS}
+    found = {split: searched_texts(task, split) for split in EVALUATION_SPLITS}
     return {split: texts for split, texts in found.items() if texts}
 
 

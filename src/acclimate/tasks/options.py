@@ -34,6 +34,7 @@ from acclimate.data.reading import ReadingOptions
 from acclimate.engine.options import Compile
 from acclimate.tasks import recipe
 from acclimate.tasks.embedding_options import EmbeddingOptions
+from acclimate.tasks.generation_options import GenerationOptions
 
 if TYPE_CHECKING:
 
@@ -87,7 +88,7 @@ class SupervisedOptions:
     epochs: Annotated[
         Epochs | None,
         Option(
-            "Passes over the train split; 0 evaluates a retrieval model, or a decoder on multiple choice, as it is.",
+            "Passes over the train split; 0 evaluates a retrieval model, or a decoder on choices or answers, as is.",
             default=f"{recipe.EPOCHS}, or as many as {recipe.STEPS} steps need; {recipe.EPOCHS} for retrieval",
         ),
     ] = None
@@ -105,7 +106,7 @@ class SupervisedOptions:
         Option(
             "Maximum tokens per example, or per window of a passage.",
             DATA,
-            default="128; 256 for multiple choice and retrieval, 384 for question answering",
+            default="128; 256 for multiple choice and retrieval, 384 for question answering, 1,024 for generation",
             more="Of a pair, the longer text is truncated first; a passage is read whole, in overlapping windows. The "
             "model's own limit applies, too.",
         ),
@@ -157,7 +158,7 @@ class SupervisedOptions:
 
 
 @options
-class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
+class FinetuneOptions(SupervisedOptions, EmbeddingOptions, GenerationOptions, ReadingOptions):
     """Options of :func:`acclimate.finetune`."""
 
     model: Annotated[

@@ -72,7 +72,8 @@ class FinetuneResult(Reported):
     probabilities: list[Any]
     """For each test item, in the order of the file, its probabilities: (items, classes).
 
-    Softmax over the classes; in a multi-label task the sigmoid of each; for a question the scores of its answers.
+    Softmax over the classes; in a multi-label task the sigmoid of each; for a question the scores of its answers; for
+    a generated answer the whole output and its scores.
     """
     labels: list[str]
     seconds: float
@@ -309,15 +310,19 @@ def _write_result(
         del summary[name]
     write_json(folder / "metrics.json", summary)
     by_class = result.kind in ("single_label", "multi_label")
+    shown = [
+        {"probabilities": dict(zip(result.labels, one, strict=True))} if by_class else one
+        for one in result.probabilities
+    ]
     items = [
         {
             **({"row": row} if row else {}),
             "gold": learner.readable(gold),
             "predicted": learner.readable(predicted),
-            "probabilities": dict(zip(result.labels, shares, strict=True)) if by_class else shares,
+            **(shares if isinstance(shares, Mapping) else {"probabilities": shares}),
         }
         for row, gold, predicted, shares in zip(
-            task.row_names("test"), result.gold, result.predicted, result.probabilities, strict=True
+            task.row_names("test"), result.gold, result.predicted, shown, strict=True
         )
     ]
     if groups := result.scoring.get("groups"):

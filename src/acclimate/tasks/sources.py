@@ -290,7 +290,8 @@ def _only(
     if {"tokens", "words"} & known:
         hint = " If the rows mark entities, tokens and tags must be lists of the same length."
     if CONVERSATION_NAMES & known:
-        hint = " Conversations, instructions and preferences are text to adapt to (adapt --chat), not a task."
+        hint = " Conversations, instructions and preferences are text to adapt to (adapt --chat), not a task; "
+        hint += "answers to write are one with --task-kind generation."
     if mean_words(list(names)) > MIN_WORDS:
         hint += " If the first row is no header, add one with the names of the columns."
     elif candidates and column == "text":

@@ -32,16 +32,15 @@ from acclimate.evaluation.likelihood import continuation_row
 from acclimate.evaluation.lm_loss import TargetRow, read_for_scoring
 from acclimate.evaluation.prefixes import shared_losses
 from acclimate.evaluation.scoring import Scoring
-from acclimate.models.batching import logit_rows, training_tokens
+from acclimate.models.batching import training_tokens
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import encode
-from acclimate.models.families import language_head, longest_text
+from acclimate.models.families import longest_text
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 from acclimate.parts.masking import IGNORE_INDEX
-from acclimate.parts.objectives.vocabulary import cross_entropy, map_logits
-from acclimate.tasks.head_model import HeadModel, check_finite
+from acclimate.tasks.head_model import HeadModel, check_finite, continuation_losses
 from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
 from acclimate.tasks.kinds.choice.data import (
     ChoiceTask,
@@ -233,19 +232,10 @@ class ChoiceDecoder(ChoiceModel):
 
     def scores(self, model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
         """Return the log-likelihood of each choice times its scale."""
-        host = host_copy(inputs["attention_mask"])
+        host, wanted = host_copy(inputs["attention_mask"]), inputs["continuation"]
         text = torch.where(host > 0, torch.arange(len(host))[:, None], -1)
-        wanted = inputs["continuation"]
-        hidden = encode(model, inputs["input_ids"], copy_to(text, wanted.device)).flatten(0, 1)
-        places = (wanted.flatten() != IGNORE_INDEX).nonzero()[:, 0]
-        losses = map_logits(
-            cross_entropy,
-            [language_head(model)],
-            [hidden.index_select(0, places)],
-            wanted.flatten()[places],
-            rows=logit_rows(model),
-        )
-        total = losses.new_zeros(len(host)).index_add(0, places // wanted.shape[1], losses)
+        hidden = encode(model, inputs["input_ids"], copy_to(text, wanted.device))
+        total, _ = continuation_losses(model, hidden, wanted)
         return -total * inputs["scale"]
 
     def choose(self, items: Sequence[Item], precision: Precision) -> list[np.ndarray]:

@@ -550,7 +550,9 @@ def read_pairs(
         known = {key: options.edits(text) for key, text in found.items()}
     columns = _choose_pairs(tables["train"].rows, options, known)
     graded = {"grade": columns.grade} if columns.grade else {}
-    report_kind(name, "retrieval", {**columns.parts, **graded})
+    is_answer = options.task_kind is None and columns.parts["passage"].lower() == "answer"
+    hint = " If the answers are to be written, give --task-kind generation." if is_answer else ""
+    report_kind(name, "retrieval", {**columns.parts, **graded}, hint)
     texts_in = [column for part, column in columns.parts.items() if part != "passage" or known is None]
     edited = {split: edit_rows(table.rows, texts_in, options) for split, table in tables.items()}
     tables = {split: replace(table, rows=edited[split]) for split, table in tables.items()}
@@ -625,7 +627,7 @@ def _check_passages(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         raise UserError(
             f"{rows[0][0]}: '{passage}' has {passages:,} values of {words:.1f} words for {queries:,} of '{query}'. If "
             f"it is a label, give --label-column {passage};{ids} if it holds passages to find, give --task-kind "
-            "retrieval."
+            "retrieval; if it is an answer to write, --task-kind generation."
         )
 
 

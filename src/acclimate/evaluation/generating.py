@@ -1,0 +1,149 @@
+"""Text that causal models write, in batches: the prompts of a chat template, stop strings, greedy or sampled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
+
+from acclimate.base.device import copy_to
+from acclimate.base.errors import UserError, check_stop, first_line, shorten
+from acclimate.base.limits import LimitedTemplate
+from acclimate.models.batching import micro_batch_tokens, token_budget_batches
+from acclimate.models.families import longest_text
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a text is written.
+
+    Attributes:
+        max_new_tokens: Maximum tokens of the text, which is cut there.
+        stop: Strings at which the text ends; they are not part of it.
+        temperature: Temperature of sampling; 0 takes the most likely token.
+        seed: Random seed of sampling. What is sampled also depends on which rows are written in one call.
+    """
+
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+    seed: int = 0
+
+
+class Written(NamedTuple):
+    """A text that a model wrote, and whether it ended by itself or at a stop string."""
+
+    text: str
+    finished: bool
+
+
+def render_prompt(
+    tokenizer: PreTrainedTokenizerBase, template: LimitedTemplate, turns: Sequence[dict[str, str]]
+) -> str:
+    """Return turns as text, with what the chat template puts before an answer.
+
+    Raises:
+        UserError: If the template does not accept the turns, or leaves out the last.
+    """
+    try:
+        text = template.render(list(turns), add_generation_prompt=True, enable_thinking=False)
+    except ValueError as error:
+        raise UserError(
+            f"The chat template of '{tokenizer.name_or_path}' does not accept a question ({first_line(error)}); set "
+            "another as tokenizer.chat_template and save the tokenizer."
+        ) from error
+    if (last := turns[-1]["content"]).strip() not in text:
+        raise UserError(f"The chat template of '{tokenizer.name_or_path}' leaves out the question {shorten(last)}.")
+    return text
+
+
+def write_texts(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Sequence[int]],
+    decoding: Decoding,
+    flag: str = "--max-new-tokens",
+) -> list[Written]:
+    """Return what a model writes after each row of token ids.
+
+    Rows of similar length share a batch, with padding on the left, the longest first. Without sampling, a text depends
+    neither on the other rows nor on their order, but for rounding.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer.
+        rows: The ids of each prompt, special tokens included.
+        decoding: How texts are written.
+        flag: The option of the maximum tokens, for messages.
+
+    Raises:
+        UserError: If a prompt and its text do not fit into the positions of the model.
+    """
+    most = decoding.max_new_tokens
+    longest = max(map(len, rows), default=0)
+    if longest + most > (limit := longest_text(model) or math.inf):
+        raise UserError(
+            f"A question of {longest:,} tokens and an answer of {most:,} do not fit into the {limit:,} "
+            f"positions of '{tokenizer.name_or_path}'; give a smaller {flag}."
+        )
+    ends = model.generation_config.eos_token_id if model.generation_config else None
+    ends = tokenizer.eos_token_id if ends is None else ends
+    final = {*(ends if isinstance(ends, list) else [ends])} - {None}
+    padding = next(one for one in (tokenizer.pad_token_id, *final, 0) if one is not None)
+    sampling: dict[str, Any] = {"do_sample": False, "temperature": None}
+    if decoding.temperature:
+        sampling = {"do_sample": True, "temperature": decoding.temperature}
+    made: list[Written] = [Written("", False)] * len(rows)
+    was_training = model.training
+    model.eval()
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        torch.manual_seed(decoding.seed)
+        for batch in token_budget_batches(rows, micro_batch_tokens(model), added=most):
+            check_stop()
+            width = len(rows[batch[0]])
+            ids = torch.full((len(batch), width), padding)
+            mask = torch.zeros_like(ids)
+            for place, number in enumerate(batch):
+                ids[place, width - len(rows[number]) :] = torch.as_tensor(rows[number])
+                mask[place, width - len(rows[number]) :] = 1
+            with torch.inference_mode():
+                output = model.generate(  # type: ignore[operator]
+                    input_ids=copy_to(ids, model.device),
+                    attention_mask=copy_to(mask, model.device),
+                    max_new_tokens=most,
+                    **{"top_p": None, "top_k": None, **sampling},
+                    eos_token_id=ends,
+                    pad_token_id=padding,
+                    stopping_criteria=[_AtStrings(tokenizer, decoding.stop, width)] if decoding.stop else None,
+                )
+            for number, row in zip(batch, output[:, width:].tolist(), strict=True):
+                made[number] = _read(tokenizer, row, final, decoding.stop)
+    model.train(was_training)
+    return made
+
+
+def _read(tokenizer: PreTrainedTokenizerBase, row: list[int], final: set[int], stop: Sequence[str]) -> Written:
+    """Return the text of the ids of a row, up to its first end."""
+    end = next((place for place, one in enumerate(row) if one in final), None)
+    text = str(tokenizer.decode(row[:end], skip_special_tokens=True))
+    cuts = [place for one in stop if (place := text.find(one)) >= 0]
+    return Written(text[: min(cuts)] if cuts else text, bool(cuts) or end is not None)
+
+
+class _AtStrings(StoppingCriteria):
+    """Ends each row at the first of several strings; tokens after it in the same step are cut later."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str], start: int) -> None:
+        self.tokenizer, self.stop, self.start = tokenizer, stop, start
+        self.tokens = max(len(one.encode()) for one in stop) + 1  # a token has at least a byte
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        """Return which rows have ended: (rows,)."""
+        first = max(self.start, input_ids.shape[1] - self.tokens)
+        texts = self.tokenizer.batch_decode(input_ids[:, first:].tolist())
+        return torch.tensor([any(one in text for one in self.stop) for text in texts], device=input_ids.device)

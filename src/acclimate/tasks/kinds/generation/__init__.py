@@ -1,0 +1,1 @@
+"""Generation: answers that a decoder writes, compared with references."""
