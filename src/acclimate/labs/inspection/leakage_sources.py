@@ -38,7 +38,7 @@ def task_items(task: Any) -> tuple[str, dict[str, Items]]:
     kind = find_task_kind(task)
     splits = {}
     for split in EVALUATION_SPLITS:
-        items = [[text for text in kind.texts(one) if text and text.strip()] for one in getattr(task, split, ())]
+        items = [[text for text in kind.searched(one) if text and text.strip()] for one in getattr(task, split, ())]
         if any(items):
             splits[split] = items
     return task.name, splits
