@@ -7,7 +7,7 @@ import pytest
 
 from acclimate.base.errors import UserError
 from acclimate.evaluation.significance import paired_difference
-from acclimate.labs.benchmarks.harness import ItemValues
+from acclimate.labs.judge.logs import Scores
 from acclimate.report import markdown, render
 from acclimate.results.study import StudyResults
 from acclimate.study.compare import compare
@@ -103,7 +103,8 @@ def measurements(model, **settings):
     count = settings.get("limit") or 60
     values = (np.arange(count) < count / (2 if base else 3)).astype(float)
     names = [f"{number}/h" for number in range(count)]
-    return {"acc": ItemValues(names, values, np.ones(count)), "exact": ItemValues(names, 1 - values, np.ones(count))}
+    pairs = [f"text {number // 2}" for number in range(count)]
+    return {"acc": Scores(names, values, groups=pairs), "exact": Scores(names, 1 - values)}
 
 
 def followed(model):
@@ -122,8 +123,8 @@ def test_decoders_have_benchmarks_and_instructions(decoders, tmp_path, no_report
     results = compare(decoders, tmp_path / "out", progress=False, backend=backend)
     rows = {row.measure: row for row in results.rows["capabilities"]}
     assert list(rows) == ["intent", "intent without fine-tuning", "quiz", "sums", "instructions"]
-    before, after = (measurements(model)["acc"][1] for model in ("llama", "adapted"))
-    expected = paired_difference([after] * 3, before)
+    before, after = (measurements(model)["acc"].values for model in ("llama", "adapted"))
+    expected = paired_difference([after] * 3, before, groups=[number // 2 for number in range(len(before))])
     quiz = rows["quiz"]
     assert (quiz.before, quiz.after, quiz.verdict) == (50, pytest.approx(100 / 3), "hurt")
     assert quiz.difference.low == pytest.approx(100 * expected.low)

@@ -17,7 +17,7 @@ from acclimate.base.errors import UserError
 from acclimate.base.files import hash_file
 from acclimate.base.options import build
 from acclimate.base.records import Record
-from acclimate.evaluation.significance import paired_bootstrap, paired_difference
+from acclimate.evaluation.significance import number_groups, paired_bootstrap, paired_difference
 from acclimate.results.scores import WITHHELD, Interval
 from acclimate.results.study import ReportTable
 from acclimate.study.backend import Backend
@@ -128,8 +128,11 @@ class BenchmarkJob(Job):
         return BenchmarkItems(
             names={metric: list(made.names) for metric, made in found.items()},
             scores={metric: np.asarray(made.values).tolist() for metric, made in found.items()},
-            weights={metric: np.asarray(made.weights).tolist() for metric, made in found.items()},
-            groups={metric: made.groups for metric, made in found.items() if made.groups},
+            weights={
+                metric: (np.ones(len(made.names)) if made.weights is None else made.weights).tolist()
+                for metric, made in found.items()
+            },
+            groups={metric: number_groups(made.groups) for metric, made in found.items() if made.groups},
         )
 
     @classmethod
