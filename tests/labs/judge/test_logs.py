@@ -65,7 +65,7 @@ def write_lm_eval(folder, rows=None, task="quiz", time=TIME, **config):
         "versions": {task: 1.0},
         "n-shot": {task: 3},
         "higher_is_better": {task: {"acc": True, "bits_per_byte": False}},
-        "config": {"limit": None},
+        "n-samples": {task: {"original": 9, "effective": 6}},
         "model_name": "org/model",
     }
     (folder / f"results_{time}.json").write_text(json.dumps(results))
@@ -147,13 +147,11 @@ def write_inspect(path, samples=None, status="success", **spec):
         path.write_text(json.dumps({**header, "samples": samples}))
         return path
     members = {f"samples/{one['id']}_epoch_{one['epoch']}.json": one for one in samples}
-    summaries = [
-        {
-            **one,
-            "metadata": {key: value[:1024] + "..." * (len(value) > 1024) for key, value in one["metadata"].items()},
-        }
-        for one in samples
-    ]
+    summaries = []
+    for one in samples:
+        cut = {key: value[:1024] + "..." * (len(value) > 1024) for key, value in one["metadata"].items()}
+        texts = [{**part, "content": part["content"][:5120]} for part in one["input"]]
+        summaries.append({**one, "metadata": cut, "input": texts})
     write_zstd_zip(path, {**members, "summaries.json": summaries, "header.json": header})
     return path
 
@@ -197,7 +195,7 @@ def test_items_of_lm_eval(tmp_path):
     assert accuracy.groups == [f"the passage {n // 2}" for n in range(6)] and accuracy.group_name == "passage"
     np.testing.assert_allclose(bits.values, 2 * np.arange(1, 7) / np.log(2))
     assert bits.is_error and bits.weights.tolist() == [4] * 6
-    expected = {"dataset": "json", "split": "test", "version": 1.0, "few-shot examples": 3}
+    expected = {"dataset": "json", "split": "test", "version": 1.0, "few-shot examples": 3, "limit": 6}
     assert run.settings["quiz"].items() > expected.items()
 
 
@@ -280,6 +278,11 @@ def test_logs_of_inspect(tmp_path):
     grades = [1, 0, 0.5, 0]
     assert match.values.tolist() == [(grades[(n + 1) % 4] + grades[(n + 2) % 4]) / 2 for n in range(6)]
     assert len(set(runs[3][0].scores["quiz", "match"].groups)) == 2, "of texts that the summaries cut"
+    long = inspect_samples()
+    for sample in long:
+        sample["input"][0]["content"] = sample["id"] + "x" * 6000
+    whole, cut = (write_inspect(tmp_path / name, long) for name in ("e.json", "f.eval"))
+    assert content(read_runs(whole)) == content(read_runs(cut)), "the prompts are equal, too"
 
 
 def test_samples_with_errors_and_evaluations_that_failed(tmp_path, caplog):
@@ -362,6 +365,8 @@ def test_predictions_with_gold_answers(tmp_path):
         ("1", [1, 0, 1, 0]),
     ]
     assert runs[0].scores["topics", "accuracy"].groups == ["0", "0", "1", "1"]
+    scored = [{**row, "score": 0.5} for row in rows]
+    assert read_runs(write_lines(tmp_path / "s.jsonl", scored))[0].scores.keys() == {("all", "score")}
     numbers = [{"row": n, "gold": 2.0, "predicted": 2.5} for n in range(3)]
     (run,) = read_runs(write_lines(tmp_path / "n.jsonl", numbers))
     assert run.scores["all", "absolute error"].values.tolist() == [0.5] * 3
@@ -544,12 +549,12 @@ def test_large_logs_are_read_in_flat_memory(tmp_path):
     row = lm_eval_rows(1)[0]
     path = tmp_path / f"samples_big_{TIME}.jsonl"
     with path.open("w") as file:
-        for number in range(600):
+        for number in range(300):
             doc = {"doc_hash": f"{number:064x}"[::-1], "doc_id": number, "resps": [["x" * 20_000]]}
             file.write(json.dumps({**row, **doc}) + "\n")
     tracemalloc.start()
     (run,) = read_runs(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(run.scores["big", "acc"].names) == 600
-    assert peak < 2e6 < path.stat().st_size / 5
+    assert len(run.scores["big", "acc"].names) == 300
+    assert peak < 1.2e6 < path.stat().st_size / 5

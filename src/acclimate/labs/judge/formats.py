@@ -23,7 +23,7 @@ from zipfile import BadZipFile, ZipFile
 
 import pyarrow
 
-from acclimate.base.errors import DamagedFileError, UserError, first_line, warn_once
+from acclimate.base.errors import DamagedFileError, UserError, first_line, printable, warn_once
 from acclimate.base.files import check_regular_file, read_json_object
 from acclimate.data.opening import MAX_LINE_BYTES, MAX_WINDOW_BYTES, TABLES, detect_format, suffixes_of
 from acclimate.data.readers import BLANK, read_batches, read_json, read_json_rows
@@ -51,7 +51,7 @@ LM_EVAL_FIELDS = (
     *("doc_hash", "prompt_hash", "target_hash"),
 )
 """Fields of an item of lm-eval that are no metrics."""
-DATED = re.compile(r"(?:samples|details)_(.+)_(\d{4}-\d\d-\d\dT[^_]+)\.(?:jsonl|parquet)")
+DATED = re.compile(r"(?:samples|details)_(.+)_(\d{4}-\d\d-\d\dT[\d.:+-]+)\.(?:jsonl|parquet)")
 """Name of a file of lm-eval or lighteval: the task and the time of the evaluation."""
 SUFFIXES = (*suffixes_of(TABLES), ".eval")
 """Endings of the names of files that can be logs."""
@@ -63,6 +63,8 @@ GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 WORDS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 THINNED = "..."
 """End of a text that inspect_ai has cut in the summary of a sample."""
+CUT = 5000
+"""Characters of a text of an input that a summary of inspect_ai keeps, rounded down."""
 ZSTD = 93
 """Number of zstd as a method of a zip, which Python reads from version 3.14 on."""
 HEAD = 4096
@@ -186,7 +188,9 @@ def translate_damage(path: Path) -> Iterator[None]:
         *(OSError, EOFError, lzma.LZMAError, zlib.error, struct.error, BadZipFile, NotImplementedError),
         *(RuntimeError, ValueError, LookupError, RecursionError, MemoryError, pyarrow.ArrowException),
     ) as error:
-        raise UserError(f"'{path}' cannot be read: it is damaged or cut off ({first_line(error)}).") from error
+        system = error.strerror if isinstance(error, OSError) else None
+        reason = system or f"it is damaged or cut off ({first_line(error)})"
+        raise UserError(f"'{path}' cannot be read: {reason}.") from error
 
 
 def _stream_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]] | RowError]:
@@ -257,7 +261,7 @@ def _read_results(path: Path) -> dict[str, Any]:
     """Return the means and settings that lm-eval and lighteval write next to the items; empty if there are none."""
     found = read_json_object(path)
     if found is None and path.exists():
-        warn_once(f"'{path}' cannot be read, so the settings of the evaluation are not compared.")
+        warn_once(printable(f"'{path}' cannot be read, so the settings of the evaluation are not compared."))
     return found or {}
 
 
@@ -265,14 +269,16 @@ def _open_lm_eval(path: Path) -> Log:
     """Open the items of a task that lm-eval logs (``EvaluationTracker.save_results_samples``)."""
     match = DATED.fullmatch(path.name)
     task = match[1] if match else path.name.partition(".")[0]
-    results = _read_results(path.with_name(f"results_{match[2]}.json")) if match else {}
+    others = sorted(path.parent.glob(f"*_{match[2]}.json")) if match else []
+    results = _read_results(others[0]) if others else {}
+    sizes = _as_dict(_as_dict(results.get("n-samples")).get(task))
     config = _as_dict(_as_dict(results.get("configs")).get(task))
     found = {
         "dataset": _joined(config, "dataset_path", "dataset_name"),
         "split": config.get("test_split") or config.get("validation_split"),
         "version": _as_dict(results.get("versions")).get(task),
         "few-shot examples": _as_dict(results.get("n-shot")).get(task, config.get("num_fewshot")),
-        "limit": _as_dict(results.get("config")).get("limit"),
+        "limit": sizes.get("effective") if sizes.get("effective") != sizes.get("original") else None,
         "generation": config.get("generation_kwargs"),
     }
 
@@ -464,9 +470,8 @@ def _open_inspect(path: Path, header: Mapping[str, Any], samples: Iterator[Any])
     steps = _as_dict(header.get("plan")).get("steps")
     reducers = [str(name) for name in config.get("epochs_reducer") or () if name != "mean"]
     if reducers and config.get("epochs", 1) not in (None, 1):
-        warn_once(
-            f"'{path}': the score of an item is the mean over its epochs here, not '{', '.join(reducers)}' as there."
-        )
+        shown = ", ".join(reducers)
+        warn_once(printable(f"'{path}': the score of an item is the mean over its epochs, not '{shown}' as there."))
     found = {
         "dataset": dataset.get("name"),
         "version": spec.get("task_version"),
@@ -485,11 +490,20 @@ def _open_inspect(path: Path, header: Mapping[str, Any], samples: Iterator[Any])
     return log
 
 
+def _start_of(value: Any) -> Any:
+    """Return the texts of an input up to where a summary cuts them, without the ids that differ from run to run."""
+    if isinstance(value, list):
+        return [_start_of(part) for part in value if _as_dict(part).get("type", "text") == "text"]
+    if isinstance(value, dict):
+        return [value.get("role"), _start_of(value.get("content", value.get("text")))]
+    return value[:CUT] if isinstance(value, str) else None
+
+
 def _inspect_item(task: str, where: str, sample: Mapping[str, Any], is_position: bool) -> Item | RowError:
     """Return a sample in one epoch; with ``is_position``, an id that is a number is only a position."""
     if sample.get("error"):
         return RowError(where, "that ended with an error")
-    name, text = sample.get("id"), sample.get("input")
+    name, text = sample.get("id"), _start_of(sample.get("input"))
     if not isinstance(name, str | int) or (is_position and isinstance(name, int)):
         if not text:
             return RowError(where, "without an id")
@@ -502,8 +516,6 @@ def _inspect_item(task: str, where: str, sample: Mapping[str, Any], is_position:
         if not isinstance(value, list | dict):
             scores[scorer] = _read_score(value, GRADES)
     groups = _find_groups(_as_dict(sample.get("metadata")))
-    if isinstance(text, list):  # messages, each with an id of its own in every run
-        text = [[_as_dict(message).get(key) for key in ("role", "content")] for message in text]
     return Item(where, task, str(name), scores, groups, prompt=digest(text) if text else "")
 
 
@@ -529,9 +541,10 @@ class _Columns(NamedTuple):
 def _find_columns(path: Path, names: Collection[str]) -> _Columns:
     """Return the columns of a table, and say which of them are not used."""
     item = _pick(names, ITEM_NAMES)
-    answers = next(((made, gold) for made, gold in PREDICTED.items() if made in names and gold in names), None)
     score = _pick(names, SCORE_NAMES)
-    metrics = [] if answers else [score] if score else [name for name in names if name.lower() in METRIC_NAMES]
+    metrics = [score] if score else [name for name in names if name.lower() in METRIC_NAMES]
+    pairs = [(made, gold) for made, gold in PREDICTED.items() if made in names and gold in names]
+    answers = pairs[0] if pairs and not metrics else None
     named = item or _pick(names, PROMPT_NAMES)
     if named is None or not (metrics or answers):
         raise NoLogError(
@@ -544,8 +557,10 @@ def _find_columns(path: Path, names: Collection[str]) -> _Columns:
         unused := [name for name in names if name and name not in used and name.lower() not in GROUPS]
     ):
         warn_once(
-            f"'{path}' has its items in '{named}' and its scores in {', '.join(metrics)}; not used: "
-            f"{', '.join(unused):.200}."
+            printable(
+                f"'{path}' has its items in '{named}' and its scores in {', '.join(metrics)}; not used: "
+                f"{', '.join(unused):.200}."
+            )
         )
     return _Columns(named, item is not None, metrics, answers, *others)
 

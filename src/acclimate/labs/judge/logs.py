@@ -185,10 +185,10 @@ class Items:
             kept = np.flatnonzero(np.isfinite(values))
             missing = len(values) - len(kept)
             if not len(kept):
-                warn_once(f"{where}: '{metric}' has no number per item, so it is not compared.")
+                warn_once(printable(f"{where}: '{metric}' has no number per item, so it is not compared."))
             elif missing:
                 reason = f"without a number in '{metric}'"
-                warn_once(f"{where}: {missing:,} of {len(values):,} items are {reason} and left out.")
+                warn_once(printable(f"{where}: {missing:,} of {len(values):,} items are {reason} and left out."))
                 left_out[reason] += missing
             if len(kept):
                 found[metric] = Scores(
@@ -270,7 +270,7 @@ def _read_parts(log: Log) -> list[_Part]:
     for seed, items in sorted(tasks.items(), key=lambda pair: str(pair[0])):
         part = _Part(log, seed, {}, Counter(), {})
         for (task, _), own in sorted(items.items()):
-            found = own.scores(f"'{log.path}', task '{task}'", log.repeats, part.left_out)
+            found = own.scores(printable(f"'{log.path}', task '{task}'"), log.repeats, part.left_out)
             for metric, scores in found.items():
                 is_error = log.errors.get(metric, scores.is_error)
                 part.scores[task, metric] = replace(scores, is_error=is_error)
@@ -339,22 +339,24 @@ def _open_logs(source: str | Path) -> Iterator[Log]:
                 raise
             others[file] = str(error)
             if isinstance(error, UnfinishedError):
-                warn_once(f"{error} It is left out.")
+                warn_once(f"{error} It is left out.")  # its message is printable
     if len(others) == len(files):
         means = next((reason for file, reason in others.items() if RESULTS.fullmatch(file.name)), None)
         raise UserError(means or f"'{source}' has no log of an evaluation. Formats that are read: {READ}.")
     unknown = [file.name for file in others if not file.name.endswith((".json", ".eval", *OWN_FILES))]
     if unknown:
-        warn_once(
-            f"'{source}': {len(unknown):,} files are no logs of evaluations and are left out: "
-            f"{', '.join(unknown[:5]):.200}."
-        )
+        names = ", ".join(unknown[:5])
+        warn_once(printable(f"'{source}': {len(unknown):,} files are no logs and are left out: {names:.200}."))
 
 
 def _list_files(folder: Path) -> list[Path]:
     """Return the files in a folder and its subfolders that can be logs, without hidden ones."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"Cannot read '{error.filename}': {error.strerror}.") from error
+
     found: list[Path] = []
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(place, name) for name in names if name.lower().endswith(SUFFIXES) and name[0] != "."]
     return sorted(found)
