@@ -2,6 +2,7 @@
 
     python scripts/render_results.py                          # render every page
     python scripts/render_results.py --add runs/NAME          # copy the results of a run first
+    python scripts/render_results.py --add runs/NAME PAGE     # as NAME.json of another page
 
 A folder `docs/results/NAME` holds `study.yaml`, `results.json`, the template `page.md.j2` and the page, `README.md`.
 Every number of a page comes from JSON files in its folder. Rows in
@@ -37,7 +38,7 @@ from acclimate.study.summary import correct_for_multiple_comparisons, count_verd
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
-TEMPLATE, CONTROL, GROUPED = "page.md.j2", "control.json", "grouped.json"
+TEMPLATE, CONTROL, GROUPED, METERS = "page.md.j2", "control.json", "grouped.json", "meters.json"
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
 
@@ -173,6 +174,8 @@ def render(folder: Path) -> str:
         return min(rows, key=lambda row: abs(row[key] - value))
 
     extras: dict[str, Any] = {"checked_plan": checked_plan, "nearest": nearest, "holm": holm}
+    meters = folder / METERS
+    extras["meters"] = template_values(read_results(meters)) if meters.exists() else None
     extras["advice"] = read_json_object(folder / "advice.json")
     other = folder / CONTROL
     extras["control"] = template_values(read_results(other)) if other.exists() else None
@@ -202,14 +205,16 @@ def render_readme() -> str:
     return re.sub(PRINTED, printed, README.read_text(encoding="utf-8"), count=1, flags=re.S)
 
 
-def add(run: Path) -> None:
-    """Copy the results of a run, and those with another baseline, into the folder of the same name."""
+def add(run: Path, page: str = "") -> None:
+    """Copy the results of a run, and those with another baseline, into the folder of the same name, or to a page."""
     for file in ("results.json", CONTROL):
         if file == CONTROL and not (run / file).exists():
             continue
         made = relative(StudyResults.load(run / file).to_dict())
         text = json.dumps(made, ensure_ascii=False).replace(f"{run.resolve()}/", f"runs/{run.name}/")
-        (PAGES / run.name / file).write_text(text + "\n", encoding="utf-8")
+        (PAGES / page / f"{run.name}.json" if page else PAGES / run.name / file).write_text(
+            text + "\n", encoding="utf-8"
+        )
 
 
 def draw(folder: Path) -> None:
@@ -226,7 +231,7 @@ def draw(folder: Path) -> None:
 def main(arguments: list[str]) -> None:
     """Render all pages, after adding the results of a run."""
     if arguments[:1] == ["--add"]:
-        add(Path(arguments[1]))
+        add(Path(arguments[1]), *arguments[2:3])
     for results in sorted(PAGES.glob("*/results.json")):
         results.with_name("README.md").write_text(render(results.parent), encoding="utf-8")
         draw(results.parent)

@@ -52,7 +52,7 @@ def test_all_measurements_of_one_study(place):
         "other_tasks: [task, other]\nleakage: remove\n"
         "adapt: {steps: 2, batch_size: 8, max_length: 24, learning_rate: 0.01}\n"
         "finetune: {epochs: 1, max_length: 24}\n"
-        "evaluate: {documents: 10, max_length: 24, drift: true}\nseeds: 2\n"
+        "evaluate: {documents: 10, max_length: 24, drift: true, meters: true, recovery: 2}\nseeds: 2\n"
     )
     results = compare(place / "study.yaml", place / "out", progress=False)
     assert results["jobs"]["failed"] == 0
@@ -75,6 +75,12 @@ def test_all_measurements_of_one_study(place):
     # A soft prompt does not change the embeddings of words, so the input of the first layer stays the same.
     assert prompt["embeddings"]["distance"] == 0 and prompt["layers"][0]["cka"] == pytest.approx(1)
     assert prompt["layers"][-1]["cka"] < 1 and prompt["tokens"] == mlm["tokens"]
+    meters = {row["method"]: row for row in results["rows"]["meters"]}
+    assert meters[mlm["method"]].kl_domain > 0 and meters[mlm["method"]].distance > 0
+    assert meters[prompt["method"]].kl_domain is None  # it reads other rows
+    for row in meters.values():
+        (loss,) = (loss for loss in results["losses"] if (loss["method"], loss["text"]) == (row.method, "general"))
+        assert row.forgotten == pytest.approx(loss["nats"] - loss["before"], abs=1e-6)
     losses = [row for row in results["losses"] if row["text"] == "general" and "before" in row]
     ratios = {round(row["bits_per_byte"] / row["nats"], 9) for row in losses}
     assert len(ratios) == 1  # text and tokenizer are the same, so bits per byte are nats times one constant

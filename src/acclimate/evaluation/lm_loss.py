@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +49,20 @@ class Memory(NamedTuple):
 
     model: PreTrainedModel
     share: float
+
+    def measure(self, logits: Tensor, memory: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross-entropy of each position (positions,); zero where the label is -100."""
+        return nn.functional.nll_loss(mix_logits(logits, memory, self.share), labels, reduction="none")
+
+
+class Reference(NamedTuple):
+    """A second model, as :class:`Memory`, from whose predictions the divergence is measured instead of the loss."""
+
+    model: PreTrainedModel
+
+    def measure(self, logits: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
+        """Return KL(reference || model) of each position in nats (positions,)."""
+        return divergence(reference, logits)
 
 
 class TargetDocument(NamedTuple):
@@ -246,7 +259,7 @@ def summed_losses(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[TargetRow],
-    memory: Memory | None = None,
+    memory: Memory | Reference | None = None,
 ) -> list[tuple[float, int]]:
     """Return the summed loss in nats of each row, and its number of predicted tokens.
 
@@ -254,7 +267,8 @@ def summed_losses(
         model: A language model that :func:`acclimate.models.probe.attach` has prepared.
         tokenizer: Its tokenizer.
         rows: The rows; batches of them depend on their lengths alone.
-        memory: A second model, prepared as well, whose predictions are mixed with the first one's.
+        memory: A second model, prepared as well, whose predictions are mixed with the first one's; with a
+            :class:`Reference` the divergence from its predictions is returned instead of the loss.
     """
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
     found = [(0.0, 0)] * len(rows)
@@ -395,7 +409,7 @@ def _group_losses(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[TargetRow],
     width: int,
-    memory: Memory | None,
+    memory: Memory | Reference | None,
 ) -> list[tuple[float, int]]:
     """Return the summed loss and the number of predicted tokens of each text, computed in one forward pass."""
     padding = tokenizer.pad_token_id
@@ -412,7 +426,7 @@ def _group_losses(
     places, counts = chosen_positions(chosen, device.type), chosen.sum(1).tolist()
     states = [encode(one, *inputs).flatten(0, 1)[copy_to(places, device)] for one in models]
     wanted = copy_to(targets.flatten()[places], device)
-    function = partial(_mixed_cross_entropy, share=memory.share) if memory else cross_entropy
+    function = memory.measure if memory else cross_entropy
     loss = map_logits(function, list(map(language_head, models)), states, wanted, rows=logit_rows(model))
     loss = loss[: sum(counts)]
     parts = loss.double().cpu().split(counts)  # the host waits once, not for each text
@@ -431,6 +445,12 @@ def mix_logits(logits: Tensor, memory: Tensor, share: float) -> Tensor:
     return torch.logaddexp(math.log1p(-share) + logits.log_softmax(-1), math.log(share) + memory.log_softmax(-1))
 
 
-def _mixed_cross_entropy(logits: Tensor, memory: Tensor, labels: Tensor, share: float) -> Tensor:
-    """Return the cross-entropy of each position (positions,); zero where the label is -100."""
-    return nn.functional.nll_loss(mix_logits(logits, memory, share), labels, reduction="none")
+def divergence(reference: Tensor, logits: Tensor) -> Tensor:
+    """Return KL(reference || model) in nats (...,), both given by their logits (..., vocabulary).
+
+    As in :func:`mix_logits`, the reference is cut or filled up.
+    """
+    reference = nn.functional.pad(reference, (0, logits.shape[-1] - reference.shape[-1]), value=-math.inf)
+    expected = reference.log_softmax(-1)
+    terms = expected.exp() * (expected - logits.log_softmax(-1))
+    return terms.nan_to_num_(nan=0.0).sum(-1) if torch.isneginf(expected).any() else terms.sum(-1)

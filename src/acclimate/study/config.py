@@ -250,8 +250,8 @@ class StudyConfig(Strict):
         distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
         if any(task.search for task in self.other_tasks):
             raise ValueError("other_tasks: settings cannot be searched on tasks of other domains; remove 'search'")
-        if self.evaluate.drift and not self.general:
-            raise ValueError("evaluate.drift measures on general text: give 'general', or remove it")
+        if (named := self.evaluate.needs_general()) and not self.general:
+            raise ValueError(f"evaluate.{named} measures on general text: give 'general', or remove it")
         tasks = [task for domain in self.domains for task in domain.tasks]
         searchable: list[Any] = [*self.methods, *self.entries, *tasks]
         if self.search is None and any(getattr(entry, "search", None) for entry in searchable):

@@ -253,7 +253,7 @@ class StudyInputs:
             UserError: If there is none.
         """
         if self.unmeasured is None:
-            raise UserError(f"study: 'adapt.{option}' needs text that is not measured on; give more 'general' text.")
+            raise UserError(f"study: '{option}' needs text that is not measured on; give more 'general' text.")
         return self.unmeasured.without(self.measured)
 
     def replayed(self, model: str, given: Mapping[str, Any]) -> dict[Any, float]:

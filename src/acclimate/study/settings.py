@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from acclimate.adaptation.options import AdaptOptions
-from acclimate.base.bounds import Count, Fraction, Integer, SeedNumber
+from acclimate.base.bounds import MAX_SIZE, Count, Fraction, Integer, SeedNumber
 from acclimate.base.errors import UserError, shorten
 from acclimate.base.files import cache_folder, write_text
 from acclimate.base.options import Section, section
@@ -369,6 +369,10 @@ class EvaluateSettings(Strict):
         max_length: Maximum tokens per document that masked models read, or per window of causal models.
         instructions: Whether to measure how many instructions a causal model with a chat template follows.
         drift: Whether to measure representation drift on the general text.
+        meters: Whether to measure how far each adapted model is from its base model: the divergence of its predictions
+            on domain and general text, and the distance of its weights.
+        recovery: Steps of training on general text, after which it is measured how much of the loss that each
+            adaptation added there is gone; 0 for none.
         masked_texts: Number of domain texts shown masked in the report, and kept with the adaptations; usually none,
             since all who get the report read them.
         quick: Whether linear models on frozen states are scored on the tasks, instead of fine-tuned models.
@@ -380,5 +384,11 @@ class EvaluateSettings(Strict):
     max_length: Count = 128
     instructions: bool = False
     drift: bool = False
+    meters: bool = False
+    recovery: Annotated[Integer, Field(ge=0, le=MAX_SIZE)] = 0
     quick: bool = False
     masked_texts: Annotated[Integer, Field(ge=0, le=1000)] = 0
+
+    def needs_general(self) -> str | None:
+        """Return the first setting that needs general text; None if there is none."""
+        return next((name for name in ("drift", "meters", "recovery") if getattr(self, name)), None)

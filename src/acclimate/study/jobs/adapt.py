@@ -363,7 +363,7 @@ def _add_texts(inputs: StudyInputs, given: dict[str, Any], settings: dict[str, A
     if settings["rules"]:
         rules: list[Any] = [RULES.read(one) for one in settings["rules"]]
         given["rules"] = tuple(
-            replace(rule, text=inputs.general_text(f"rules.{rule.name}"))
+            replace(rule, text=inputs.general_text(f"adapt.rules.{rule.name}"))
             if rule.reads_general and rule.text is None
             else rule
             for rule in rules
