@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -120,6 +121,13 @@ def test_only_the_answer_and_its_end_are_learned_after_the_prompt_of_a_predictio
             (end,) = [place for place, token in enumerate(row["continuation"]) if token == 2]
             assert (row["input_ids"][: end + 1] != 2).all()  # the token in the question is text
         assert "he" not in learned.split() and "waiter" not in before
+        inputs = head.collate([row, *head.features([shot])])
+        wanted = inputs["continuation"]
+        with torch.no_grad():
+            logits = head.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
+            losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")
+            expected = (losses.sum(1) / (wanted != -100).sum(1)).mean()
+            torch.testing.assert_close(head.run(head.model, inputs).loss, expected)
     assert special_tokens(head.tokenizer)
 
 
@@ -269,12 +277,14 @@ def test_a_study_with_another_kind_of_task(tiny_llama, tmp_path):
         lines = [json.dumps({**row_of(split, n), "context": f"menu {n // 3}"}) for n in range(count)]
         (tmp_path / "copy").mkdir(exist_ok=True)
         (tmp_path / "copy" / f"{split}.jsonl").write_text("\n".join(lines))
-    (tmp_path / "corpus.txt").write_text("\n".join(f"the {word} was {n}" for n, word in enumerate(WORDS * 8)))
-    file = tmp_path / "judges.py"
+    corpus = str(tmp_path / "corpus.txt")
+    Path(corpus).write_text("\n".join(f"the {word} was {n}" for n, word in enumerate(WORDS * 30)))
+    file = tmp_path / "study_judges.py"
     file.write_text(f"FILE = {str(tmp_path / 'calls')!r}\n{SCORER}")
+    task = {"path": str(tmp_path / "copy"), "task_kind": "generation"}
     study = {
         "name": "answers", "models": [str(tmp_path / "model")], "methods": ["none", "lm"], "seeds": 2,
-        "domains": [{"name": "d", "corpus": str(tmp_path / "corpus.txt"), "tasks": [str(tmp_path / "copy")]}],
+        "domains": [{"name": "d", "corpus": corpus, "heldout": corpus, "tasks": [task]}],
         "adapt": {"steps": 1, "batch_size": 4, "max_length": 16}, "evaluate": {"max_length": 16}, "probe": True,
         "finetune": {"max_length": 64, "epochs": 1, "max_new_tokens": 4, "shots": 1, "scorer": f"{file}:judge"},
     }  # fmt: skip

@@ -107,18 +107,21 @@ class AnswerModel(HeadModel):
     def write(self, items: Sequence[Prompted], precision: Precision) -> list[Written]:
         """Return what the model writes for each item."""
         self.prepare()
-        limit = self.max_length
+        limit, decoding = self.max_length, self.decoding
         if longest := longest_text(self.model):
-            limit = min(limit, longest - self.decoding.max_new_tokens)
-        rows = self._encode(items, limit, answered=False)
+            if decoding.max_new_tokens > longest // 2:
+                warn_once(f"The model reads at most {longest:,} tokens, so its answers have at most {longest // 2:,}.")
+                decoding = replace(decoding, max_new_tokens=longest // 2)
+            limit = min(limit, longest - decoding.max_new_tokens)
+        rows = [plain_ids(row).tolist() for row in self._encode(items, limit, answered=False)]
         with autocast(precision, self.device):
-            return write_texts(self.model, self.tokenizer, [plain_ids(row).tolist() for row in rows], self.decoding)
+            return write_texts(self.model, self.tokenizer, rows, decoding)
 
     def features(self, items: Sequence[Prompted]) -> list[dict[str, Any]]:
         """Return rows of prompts with their first reference, and the next token of each token that is learned."""
         made = []
         for row in self._encode(items, self.max_length, answered=True):
-            ids = plain_ids(row)
+            ids = plain_ids(row).astype(np.int64)
             wanted = np.full_like(ids, IGNORE_INDEX)
             wanted[:-1] = np.where(row[1:] >= 0, row[1:], IGNORE_INDEX)
             made.append({"input_ids": ids, "continuation": wanted})
@@ -269,8 +272,8 @@ class Generation(TaskKind):
         return replace(task, scorer=identify_function(scorer, "scorer")) if scorer else task
 
     def is_model_of(self, path: str | Path, task: GenerationTask) -> bool:
-        """Return whether a model was fine-tuned on such a task."""
-        return (Path(path) / SETTINGS_FILE).is_file()
+        """Return whether a model is a decoder, which can answer without a head."""
+        return not kind_of_checkpoint(load_config(path).architectures, path).uses_masking
 
     def reads(self, path: str | Path, config: Any, kind: str) -> bool:
         """Return whether a model was fine-tuned, or evaluated, on such a task."""
@@ -346,17 +349,23 @@ class AnswerLearner(Learner):
         self._scorer: CachedFunction | None = None
         self._added: Any = None
         self._agreement: dict[str, Any] = {}
+        if not head.decoding.stop:
+            head.decoding = replace(head.decoding, stop=self._usual_stop())
+
+    def _usual_stop(self) -> tuple[str, ...]:
+        """Return where an answer ends next to the end token: nowhere after a chat template, else by train answers."""
+        if self.head.chats:
+            return ()
+        one_line = not any("\n" in text for item in self.task.train for text in item.references)
+        return ("\n" if one_line else AFTER_QUESTION,)
 
     def configure(self, options: Any) -> None:
         """Take the options of prompts, answers and the scorer."""
         head = self.head
         if options.shots:
             head.shots = self.task.few_shot(options.shots, options.seed)
-        stop = options.stop
-        if stop is None and not head.chats:
-            one_line = not any("\n" in text for item in self.task.train for text in item.references)
-            stop = ("\n" if one_line else AFTER_QUESTION,)
-        head.decoding = Decoding(options.max_new_tokens, tuple(stop or ()), options.temperature, options.seed)
+        stop = self._usual_stop() if options.stop is None else tuple(options.stop)
+        head.decoding = Decoding(options.max_new_tokens, stop, options.temperature, options.seed)
         head.pattern = options.answer_pattern
         if options.scorer is not None:
             self._scorer = cached_scorer(options.scorer)

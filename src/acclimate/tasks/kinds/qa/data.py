@@ -344,7 +344,10 @@ def squad_rows(value: Any, where: str) -> Iterator[Row | RowError]:
 def _get_list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     entries = holder.get(key)
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise RowError(where, "that cannot be parsed", f"'{key}' must be a list of JSON objects, as in SQuAD v1.1")
+        what = f"'{key}' must be a list of JSON objects, as in SQuAD v1.1"
+        if key == "answers":
+            what += "; for answers without a place in the passage, give --task-kind generation"
+        raise RowError(where, "that cannot be parsed", what)
     return entries
 
 
