@@ -116,7 +116,7 @@ class MeterJob(Job):
             with TemporaryDirectory() as folder:
                 out = Path(folder) / "probe"
                 given = {**self.options, "method": "lm", "similarity": NO_SIMILARITY}
-                context.backend.adapt(path, self.probe, out=out, progress=context.progress, **given)
+                context.backend.adapt(path, self.probe, out=out, progress=False, **given)
                 found.probed = self._loss(context, str(out))
         return found
 
