@@ -36,9 +36,10 @@ LINKS = {
         "adapted-news",
         "adapted-reviews",
         "b",
+        "one",
     ),
     "HuggingFaceTB/SmolLM2-135M": ("HuggingFaceTB/SmolLM2-1.7B",),
-    "reviews": ("articles", "both", "domain", "law", "news", "pool", "target"),
+    "reviews": ("articles", "both", "domain", "law", "news", "phones", "pile", "pool", "restaurants", "target"),
     "tasks/restaurant": ("task", "general-task"),
     "reviews.csv": ("source.csv", "labelled.csv", "labelled/reviews.csv", "new.csv", "pseudo.csv", "task.csv"),
     "reviews/a.jsonl.gz": ("pool.jsonl.gz",),
@@ -85,7 +86,9 @@ def write_models(folder: Path) -> None:
 def write_texts(folder: Path) -> None:
     """Write unlabelled text in the forms that the pages name."""
     for name in TEXT_FILES:
-        (folder / f"{name}.txt").write_text("\n".join(lines(name)) + "\n", encoding="utf-8")
+        (folder / f"{name}.txt").write_text(
+            "\n".join(lines(name, 400 if name == "wiki" else 40)) + "\n", encoding="utf-8"
+        )
     for name in ("reviews.jsonl.gz", "reviews/a.jsonl.gz", "reviews/b.jsonl.gz", "papers/a.jsonl.gz"):
         write_lines(folder / name, [{"text": text} for text in lines(name)])
     long = "the restaurant at the end of the road served soup and wine to table"
@@ -101,6 +104,14 @@ def write_texts(folder: Path) -> None:
         for text in lines("chat")
     ]
     write_lines(folder / "dialogues.jsonl", chats)
+    write_lines(folder / "papers.jsonl", [{"text": text} for text in lines("paper")])
+    write_lines(
+        folder / "cited-by.jsonl",
+        [{"text": text, "code": f"c{place // 4}"} for place, text in enumerate(lines("paper"))],
+    )
+    for name, peak in (("short", 1e-4), ("longer", 2e-4)):  # logs of trainings
+        steps = [{"step": n, "learning_rate": peak * (1 - n / 100), "loss": 2 + 1 / n} for n in range(1, 100)]
+        write_lines(folder / name / "log.jsonl", steps)
     talks = ["\n".join(lines("call")[first : first + 4]) for first in range(0, 40, 2)]
     write_lines(folder / "calls.jsonl", [{"text": text} for text in talks])
 
@@ -136,6 +147,11 @@ def write_tasks(folder: Path) -> None:
     pandas.DataFrame(coded).to_csv(folder / "codes.csv", index=False)
     answers = [{"question": f"what of {text}?", "answer": text} for text in lines("answer")]
     pandas.DataFrame(answers).to_csv(folder / "general-pairs.csv", index=False)
+    sums = [{"question": f"{number} + 1?", "answer": f"So #### {number + 1}"} for number in range(40)]
+    pandas.DataFrame(sums).to_csv(folder / "sums.csv", index=False)
+    for name in ("faq", "mmlu"):
+        write_lines(folder / f"{name}.jsonl", answers)
+    write_lines(folder / "samples_gsm8k.jsonl", [{"doc": row} for row in answers])
     write_retrieval(folder / "retrieval")
     for split in ("train", "dev", "test"):
         write_lines(folder / "tasks" / "restaurant" / f"{split}.jsonl", rows("text", "label"))

@@ -335,6 +335,8 @@ def test_the_study_of_a_plan(tmp_path):
     assert [b / a for a, b in itertools.pairwise(tokens)] == pytest.approx([4] * 3, rel=0.01)
     assert study["adapt"]["batch_size"] == 64 and study["adapt_seeds"] == 1
     StudyConfig.of(study, "study of a plan")
+    with pytest.raises(UserError, match=r"reviews.csv' has 144 rows to train on: give at least 4 numbers up to that"):
+        budget_study(build(BudgetOptions, (), run=True, labels="50,100,200,400", **given))
 
 
 def learning_curve(labels, adapted):
@@ -528,10 +530,12 @@ def test_the_study_of_a_budget_plan(tmp_path):
     given = {
         "model": "model",
         "corpus": str(tmp_path / "text.txt"),
-        "task": str(tmp_path / "reviews"),
+        "task": str(tmp_path / "reviews.csv"),
         "tokens": 10**6,
     }
-    study = budget_study(build(BudgetOptions, (), run=True, seeds=3, labels="10,20,40,80", **given))
+    rows = "".join(f"soup {number},{'good' if number % 2 else 'bad'}\n" for number in range(180))
+    (tmp_path / "reviews.csv").write_text("text,label\n" + rows)
+    study = budget_study(build(BudgetOptions, (), run=True, seeds=3, labels="10,20,40,80,160", **given))
     tasks = study["domains"][0]["tasks"]
     assert [(task["name"], task["limit_train"]) for task in tasks] == [(f"reviews-{n}", n) for n in (10, 20, 40, 80)]
     assert study["methods"] == ["none", "lm"] and study["seeds"] == 3 and study["adapt"] == {"tokens": 10**6}

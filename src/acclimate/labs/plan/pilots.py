@@ -11,6 +11,7 @@ from acclimate.base.errors import UserError
 from acclimate.base.options import build, values, verb
 from acclimate.base.verbs import Next
 from acclimate.data.reading import TextOptions, default_task_name, text_words
+from acclimate.data.task_kinds import open_task
 from acclimate.labs.plan.budget import LEVELS, make_budget_plan
 from acclimate.labs.plan.options import BudgetOptions, RatioOptions, ScheduleOptions
 from acclimate.labs.plan.plans import Plan, check_plan_folder, show_plan
@@ -191,17 +192,23 @@ def budget_study(options: BudgetOptions) -> dict[str, Any]:
     """Return the study of a budget plan: the base model and ``lm``, fine-tuned with several numbers of labels.
 
     Raises:
-        UserError: If something is missing.
+        UserError: If something is missing, or the task has fewer labels.
     """
     if options.task is None:
         raise UserError("--run needs a labelled task; give it with --task.")
     if len(options.labels) < LEVELS:
         raise UserError(f"--labels needs at least {LEVELS} different numbers, such as 50,100,200,400.")
+    rows = len(open_task(options.task, options, text_column=None).train)
+    labels = [level for level in options.labels if level <= rows]
+    if len(labels) < LEVELS:
+        raise UserError(
+            f"'{options.task}' has {rows:,} rows to train on: give at least {LEVELS} numbers up to that with --labels."
+        )
     study = _draft(options, task=options.task, tokens=options.tokens, seeds=options.seeds)
     (domain,) = study["domains"]
     (task,) = domain["tasks"]
     task = task if isinstance(task, dict) else {"path": task}
     name = task.get("name", default_task_name(task["path"]))
-    domain["tasks"] = [{**task, "name": f"{name}-{level}", "limit_train": level} for level in options.labels]
+    domain["tasks"] = [{**task, "name": f"{name}-{level}", "limit_train": level} for level in labels]
     study |= {"title": "Runs for a plan of a budget", "methods": ["none", options.method or "lm"]}
     return change_values(study, options.settings or {})

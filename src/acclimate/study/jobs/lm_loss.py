@@ -174,9 +174,8 @@ def _loss_row(after: Sequence[JobResult[TextLoss]], base: Sequence[JobResult[Tex
     counts = before.per_text_masked or [1] * len(before.per_text)
     if any(result.per_text_masked != before.per_text_masked for result in results):
         return row
-    row.difference = _change(results, before, np.asarray(counts, dtype=float), origin)
+    row.before, row.difference = float(before.nats), _change(results, before, np.asarray(counts, dtype=float), origin)
     if row.difference:
-        row.before = float(before.nats)
         row.percent = 100 * row.difference.difference / row.before if row.before else None
     return row
 
