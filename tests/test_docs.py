@@ -132,8 +132,10 @@ def test_the_study_page_has_a_valid_file_and_every_key():
 
 def test_the_studies_on_the_page_of_decoders_are_valid():
     page = (DOCS / "decoders.md").read_text(encoding="utf-8")
-    study, tasks = (yaml.safe_load(source) for source in re.findall(r"```yaml\n(.*?)```", page, flags=re.S))
+    study, tasks, asked = (yaml.safe_load(source) for source in re.findall(r"```yaml\n(.*?)```", page, flags=re.S))
     config = StudyConfig.of(study)
     assert [method.label for method in config.methods] == ["none", "lm", "lm with replay", "lm with lora"]
     (task,) = (TaskSpec.model_validate(entry) for entry in tasks["tasks"])
     assert task.likelihood and task.likelihood.words["bio"] == "biology"
+    words, exam = (TaskSpec.model_validate(entry) for entry in asked["tasks"])
+    assert words.likelihood and words.likelihood.shots == [0, 2, 8] and tuple(exam.shots) == (0, 5)

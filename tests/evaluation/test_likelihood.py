@@ -78,7 +78,7 @@ def test_what_cannot_be_asked_is_refused():
         classify_by_likelihood(model, [("a", None)], LABELS, tokenizer=tokenizer, template="Label:")
     with pytest.raises(UserError, match=r"write \{text_pair\}"):
         classify_by_likelihood(model, [("a", "b")], LABELS, tokenizer=tokenizer)
-    with pytest.raises(UserError, match="but the task has single texts"):
+    with pytest.raises(UserError, match="which the task does not have"):
         classify_by_likelihood(model, [("a", None)], LABELS, tokenizer=tokenizer, template="{text} {text_pair}:")
     with pytest.raises(UserError, match="needs a causal language model, not a masked one"):
         classify_by_likelihood(tiny_model("bert"), [("a", None)], LABELS, tokenizer=tiny_tokenizer())

@@ -117,7 +117,7 @@ def test_decoders_have_benchmarks_and_instructions(decoders, tmp_path, no_report
     world = World()
     world._kind = lambda model: "none" if str(model).endswith("llama") else "mlm"
     backend = world.backend(
-        likelihood=lambda model, texts, labels, **settings: _Answers([0] * len(texts)),
+        likelihood=lambda model: lambda texts, labels, **settings: _Answers([0] * len(texts)),
         others={"benchmark": measurements, "instructions": followed},
     )
     results = compare(decoders, tmp_path / "out", progress=False, backend=backend)

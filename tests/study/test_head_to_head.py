@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_a_search_for_one_side_shows_a_gain_that_is_none(searched, tmp_path):
     assert biased.difference.difference == pytest.approx(0.3, abs=0.06)
     assert fair.difference.low < 0 < fair.difference.high
     (warning,) = HeadToHead.caveats(results)
-    assert "alone, it helped on 2 of 2 tasks instead of 0" in warning
+    assert "alone, it helped on 2 of 2 tasks and hurt on 0, instead of 0 and 0" in warning
     assert [row[3].text for row in HeadToHead.tables(results)[0].rows] == ["each side", "the method alone (biased)"]
     assert {row.method: row.summaries["accuracy"].mean > 0.7 for row in results.scores} == {"none": True, "lm": True}
     again = compare(searched, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))
@@ -109,18 +110,64 @@ def likelihood(model, texts, labels, *, template, **settings):
 def test_each_model_gets_its_own_prompt(prompted, tmp_path):
     world = World()
     world._kind = lambda model: "none" if str(model).endswith("llama") else "mlm"
-    backend = world.backend(likelihood=likelihood)
+    backend = world.backend(likelihood=lambda model: partial(likelihood, model))
     results = compare(prompted, tmp_path / "out", progress=False, backend=backend)
-    table = next(table for table in results.tables if "likelihood" in table.title)
-    assert {(row[3], row[-1]) for row in table.rows} == {("base model", "1"), ("lm", "2")}
-    assert [row[4] for row in table.rows] == pytest.approx([80] * 4, abs=10)
+    tables = {table.title: table for table in results.tables}
+    scores = tables["Classification by the likelihood of label words"]
+    assert [row[4] for row in scores.rows] == pytest.approx([80] * 4, abs=10)
+    assert {row[-1] for row in scores.rows if row[3] == "lm"} == {"no difference shown"}, "the effect is the prompt's"
+    chosen = tables["Prompts of each model"].rows
+    assert {(row[3], row[4], row[5], row[6]) for row in chosen} == {
+        ("base model", repr(PROMPTS[0]), 0, "0, 1, 2"),
+        ("lm", repr(PROMPTS[1]), 0, "0, 1, 2"),
+    }
+    assert all(row[8] < 60 < 70 < row[7] == row[9] for row in chosen)
     fair, biased = results.rows["head_to_head"]
-    assert (fair.searched, fair.tasks, fair.helped) == ("prompts", 2, 0) and (biased.biased, biased.helped) == (
-        True,
-        2,
-    )
+    assert (fair.searched, fair.tasks, fair.helped) == ("prompts", 2, 0)
+    assert (biased.biased, biased.helped) == (True, 2)
+    (warning,) = HeadToHead.caveats(results)
+    assert warning.startswith("With prompts that were chosen for 'lm' alone, it helped on 2 of 2 tasks")
     again = compare(prompted, tmp_path / "out", progress=False, backend=backend)
     assert again.rows == results.rows and not again.jobs.done
+
+
+@pytest.mark.slow
+def test_equal_models_with_their_own_prompts_differ_in_one_of_twenty_tasks(folder, tmp_path):
+    """20 prompts, whose accuracies are the same for both sides in another order; each task is a world."""
+    tiny_model("llama").save_pretrained(folder / "llama")
+    decoder_tokenizer().save_pretrained(folder / "llama")
+    prompts, worlds, dev, test = [f"{n} {{text}}" for n in range(20)], 60, 90, 300
+    texts = {"train": ["a", "b"], "dev": [f"d {n}" for n in range(dev)], "test": [f"t {n}" for n in range(test)]}
+    tasks = []
+    for world in range(worlds):
+        write_task(
+            folder / f"task{world}", f"task{world}", **{s: [f"{w} {world}" for w in t] for s, t in texts.items()}
+        )
+        tasks.append({"path": str(folder / f"task{world}"), "likelihood": {"template": prompts}})
+
+    def answer(model, texts, labels, *, template, **settings):
+        """Each item has a difficulty for all, one for a prompt and side, and one for each model."""
+        side, number = int(not str(model).endswith("llama")), prompts.index(template)
+        split, _, world = texts[0][0].split()
+        best = np.random.default_rng([1, side, int(world)]).permutation(20)[number]
+        seeds = ([2], [3, side, number], [4, number, *str(model).encode()[-40:]])
+        noise = [np.random.default_rng([*seed, int(world), ord(split)]).normal(size=1000) for seed in seeds]
+        places = [int(text.split()[1]) for text, _ in texts]
+        hard = ((noise[0] + noise[1] / 2 + noise[2] / 2) / np.sqrt(1.5))[places]
+        gold = np.asarray(places) % 2
+        right = hard < stats.norm.ppf(0.5 + 0.01 * best)
+        return SimpleNamespace(predicted=np.where(right, gold, 1 - gold).tolist(), truncated=0)
+
+    world = World()
+    world._kind = lambda model: "none" if str(model).endswith("llama") else "mlm"
+    backend = world.backend(likelihood=lambda model: partial(answer, model))
+    domain = {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": tasks}
+    config = study(folder, models=[str(folder / "llama")], methods=["none", "lm"], domains=[domain], adapt_seeds=3)
+    results = compare({**config, "leakage": "off"}, tmp_path / "out", progress=False, backend=backend)
+    fair, biased = results.rows["head_to_head"]
+    assert fair.tasks == worlds and fair.unanswered == 0
+    assert stats.binomtest(fair.helped + fair.hurt, worlds, 0.05, "greater").pvalue > 0.01
+    assert biased.helped > 0.15 * worlds, "what one side alone would seem to gain"
 
 
 @each(

@@ -34,6 +34,13 @@ def read_listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else (value,)
 
 
+def read_counts(value: Any) -> Any:
+    """Return one or several numbers as a tuple; in a text, they are separated by commas."""
+    if value is None:
+        return None
+    return tuple(value.split(",")) if isinstance(value, str) else read_listed(value)
+
+
 def join_names(value: Any) -> Any:
     """Return a list of names as a text, which a study file or a command can hold."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

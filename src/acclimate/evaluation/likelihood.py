@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.data.tokenizing import read_as_text
 from acclimate.evaluation.lm_loss import TargetRow, read_for_scoring
 from acclimate.evaluation.prefixes import shared_losses
+from acclimate.evaluation.prompts import check_fields, fill
 from acclimate.models.families import longest_text
 from acclimate.models.kinds import kind_of
 from acclimate.models.loading import load_language_model
@@ -23,11 +24,22 @@ from acclimate.models.probe import attach
 from acclimate.parts.masking import IGNORE_INDEX
 
 Score = Literal["pmi", "mean", "sum"]
-TEMPLATE = "{text}\n\nLabel:"
-"""Default prompt; the word of a label follows after a space."""
+TEMPLATES = (
+    "{text}\n\nLabel:",  # a record, as in a table of texts and labels
+    "Text: {text}\nCategory:",  # named fields, as in instructions
+    "{text}\n\nIn a word, this is about",  # running text, which a base model has seen most of
+    "{text}\n\nWhich of these fits best: {labels}?\nAnswer:",  # a question with its options, for tuned models
+)
+"""Default prompts, of which a study chooses; the word of a label follows after a space. ``{labels}``: all words."""
+PAIR_TEMPLATES = (
+    "{text}\n{text_pair}\n\nLabel:",
+    "Text 1: {text}\nText 2: {text_pair}\nCategory:",
+    "{text}\n{text_pair}\n\nIn a word, these two are",
+    "{text}\n{text_pair}\n\nWhich of these fits best: {labels}?\nAnswer:",
+)
+"""The same for pairs of texts."""
 CONTENT_FREE = "N/A"
 """Text of the prompt that says how likely each word is whatever the text (Zhao et al., 2021)."""
-FIELD = re.compile(r"\{(text|text_pair)\}")
 PROMPT_TOKENS = 1024
 """Default maximum tokens of a prompt with a label."""
 
@@ -53,10 +65,11 @@ def classify_by_likelihood(
     labels: Sequence[str],
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    template: str = TEMPLATE,
+    template: str = TEMPLATES[0],
     words: Mapping[str, str] | None = None,
     score: Score = "pmi",
     max_length: int = PROMPT_TOKENS,
+    examples: Sequence[tuple[tuple[str, str | None], str]] = (),
 ) -> LabelLikelihoods:
     """Predict the label whose word is most likely after the text, without any training.
 
@@ -71,17 +84,19 @@ def classify_by_likelihood(
         texts: The texts, each with a second text or None.
         labels: Names of the labels.
         tokenizer: The tokenizer of a model in memory.
-        template: The prompt, in which ``{text}`` and ``{text_pair}`` are replaced.
+        template: The prompt, in which ``{text}``, ``{text_pair}`` and ``{labels}`` are replaced.
         words: Word or words for each label; labels that are missing stand for themselves.
         score: How labels are scored.
-        max_length: Maximum tokens of a prompt with a label.
+        max_length: Maximum tokens of a prompt with a label, without the examples.
+        examples: Solved examples that every prompt begins with: texts, each with its label.
 
     Raises:
         UserError: If the model is not causal, the template has no place for the text, or two labels have the same
             word.
         ValueError: If a model in memory comes without a tokenizer.
     """
-    continuations = [f" {word}" for word in label_words(labels, words)]
+    own_words = label_words(labels, words)
+    continuations = [f" {word}" for word in own_words]
     check_template(template, any(second is not None for _, second in texts))
     if not isinstance(model, PreTrainedModel):
         loaded = load_language_model(model)
@@ -92,11 +107,13 @@ def classify_by_likelihood(
     if kind.uses_masking:
         raise UserError(f"The likelihood of label words needs a causal language model, not a {kind.name} one.")
     attach(model)
-    prompts = [fill_template(template, *text) for text in texts]
-    if score == "pmi":
-        prompts.append(fill_template(template, CONTENT_FREE, CONTENT_FREE))
-    limit = min(max_length, longest_text(model) or max_length)
+    contents = [*texts, (CONTENT_FREE, CONTENT_FREE)] if score == "pmi" else texts
+    word_of, shown = dict(zip(labels, own_words, strict=True)), ", ".join(own_words)
+    solved = [f"{fill_template(template, *text, shown)} {word_of[label]}\n\n" for text, label in examples]
+    prompts = ["".join([*solved, fill_template(template, *text, shown)]) for text in contents]
     reader = read_as_text(tokenizer)
+    wanted = max_length + len(read_for_scoring(reader, "".join(solved))[0])
+    limit = min(wanted, longest_text(model) or wanted)
     rows: list[TargetRow] = []
     truncated = 0
     for prompt in prompts:
@@ -138,18 +155,18 @@ def check_template(template: str, is_pair: bool) -> None:
     Raises:
         UserError: If a place is missing, or there is one for a second text that the task does not have.
     """
-    wanted = {"text", "text_pair"} if is_pair else {"text"}
-    found = set(FIELD.findall(template))
-    if missing := sorted(wanted - found):
-        raise UserError(f"The prompt {template!r} has no place for the text; write {{{missing[0]}}} where it belongs.")
-    if found - wanted:
-        raise UserError(f"The prompt {template!r} has {{text_pair}}, but the task has single texts; remove it.")
+    check_fields(template, ("text", "text_pair") if is_pair else ("text",), ("labels",))
 
 
-def fill_template(template: str, text: str, second: str | None) -> str:
+def fill_template(template: str, text: str, second: str | None, labels: str = "") -> str:
     """Return the prompt for a text or a pair of texts."""
-    values = {"text": text, "text_pair": second or ""}
-    return FIELD.sub(lambda match: values[match[1]], template).rstrip(" ")
+    return fill(template, {"text": text, "text_pair": second or "", "labels": labels})
+
+
+def open_classifier(model: str | Path) -> Callable[..., LabelLikelihoods]:
+    """Load a model once for many calls; return :func:`classify_by_likelihood` without its first argument."""
+    loaded = load_language_model(model)
+    return partial(classify_by_likelihood, to_device(loaded.model), tokenizer=loaded.tokenizer)
 
 
 def continuation_row(

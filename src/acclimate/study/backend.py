@@ -37,10 +37,10 @@ def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]
     return language_model_loss(model, texts, max_length=max_length)
 
 
-def _likelihood(model: str, texts: list[Any], labels: list[str], **settings: Any) -> Any:
-    from acclimate.evaluation.likelihood import classify_by_likelihood
+def _likelihood(model: str) -> Callable[..., Any]:
+    from acclimate.evaluation.likelihood import open_classifier
 
-    return classify_by_likelihood(model, texts, labels, **settings)
+    return open_classifier(model)
 
 
 def _similarity(model: str, pairs: Any) -> list[float]:
@@ -78,7 +78,7 @@ class Backend:
         distill: Same signature as :func:`acclimate.distill`.
         merge: Same signature as :func:`acclimate.merge`.
         lm_loss: Same signature as :func:`acclimate.evaluation.lm_loss.language_model_loss`.
-        likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
+        likelihood: Same signature as :func:`acclimate.evaluation.likelihood.open_classifier`.
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.
         probe: Same signature as :func:`acclimate.tasks.probing.measure_probe`.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.results.scores import WITHHELD, Interval, ScoreRow, verdict_word
 from acclimate.results.study import ReportTable
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.job import StudyView
+from acclimate.study.job import JobResult, StudyView
 from acclimate.study.settings import TaskSpec
 from acclimate.study.summary import TaskRuns, is_replicated, pair_by_seed, replicate_groups, scoring_of
 
@@ -24,7 +25,38 @@ RESAMPLES = 500
 
 def score_tables(view: StudyView, found: Runs, scores: Sequence[ScoreRow]) -> list[ReportTable]:
     """Return the tables; those that no task has have no rows."""
-    return [_references(view, found), _error_kinds(found), _measured_errors(scores), _reviews(view, found)]
+    own = [_references(view, found), _error_kinds(found), _measured_errors(scores), _reviews(view, found)]
+    return [*own, prompt_table(found.values())]
+
+
+PROMPTS_TITLE = "Prompts of each model"
+PROMPTS = (
+    "Template and number of solved examples that a model chose on dev, each seed on its own part, with the score "
+    "there and the lowest and highest score over all prompts, in percent. All models choose among the same prompts, "
+    "and none was chosen on test. Differences between prompts that are larger than those between models show that one "
+    "prompt for all could have decided the comparison."
+)
+
+
+def prompt_table(found: Iterable[Sequence[JobResult[Any]]]) -> ReportTable:
+    """Return a table of the prompts that models chose; without rows if there was nothing to choose."""
+    columns = ["model", "domain", "task", "method", "prompt", "examples", "seeds", "dev, %", "lowest", "highest"]
+    table = ReportTable(title=PROMPTS_TITLE, note=PROMPTS, columns=columns, digits=1)
+    for runs in found:
+        chosen: dict[int, list[JobResult[Any]]] = {}
+        for run in runs:
+            if run.result.prompts and run.result.chosen is not None:
+                chosen.setdefault(run.result.chosen, []).append(run)
+        for number, mine in chosen.items():
+            prompts = [run.result.prompts for run in mine]
+            dev = np.array([[prompt.dev for prompt in asked] for asked in prompts], dtype=float).mean(0)
+            place, prompt = mine[0].job.place, prompts[0][number]
+            name = place.task or place.text
+            cells = [place.model, place.domain, name, place.method or "base model", repr(prompt.template)]
+            seeds = ", ".join(str(run.job.place.seed) for run in mine)
+            scores = [100 * float(value) for value in (dev[number], dev.min(), dev.max())]
+            table.rows.append([*cells, prompt.shots, seeds, *scores])
+    return table
 
 
 REFERENCES = (

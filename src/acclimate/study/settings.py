@@ -22,7 +22,8 @@ from acclimate.data.documents import texts_in_memory
 from acclimate.data.operations import SELECTIONS, TRANSFORMS, Operation, list_operations, read_operations
 from acclimate.data.reading import default_task_name, reading_names
 from acclimate.data.sources import ListSource
-from acclimate.tasks.options import DistillOptions, FinetuneOptions, ProbeOptions
+from acclimate.evaluation.prompts import AskedPrompt, list_prompts
+from acclimate.tasks.options import DistillOptions, FinetuneOptions, ProbeOptions, Shots
 
 Sources = list[str | dict[str, str]]
 """Sources of text: paths and names, or mappings with ``path``, ``text_column`` and ``encoding``."""
@@ -274,21 +275,27 @@ class LikelihoodSpec(Strict):
 
     Attributes:
         template: The prompt, with ``{text}`` and, for pairs, ``{text_pair}``; the word of a label follows. Of a list,
-            each model gets the prompt with the best accuracy on dev.
+            each model gets the prompt with the best accuracy on dev. By default
+            :data:`acclimate.evaluation.likelihood.TEMPLATES`, or the first of them without a dev split.
+        shots: Solved examples from train in a prompt; of a list, each model gets the best number. By default 0 with
+            a template that is given, else :data:`acclimate.evaluation.prompts.SHOTS`.
         words: Word or words for labels; labels that are missing stand for themselves.
         score: Score of a label: see :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         max_length: Maximum tokens of a prompt with a label.
     """
 
-    template: str | Annotated[list[str], Field(min_length=1)] = "{text}\n\nLabel:"
+    template: str | Annotated[list[str], Field(min_length=1)] | None = None
+    shots: Shots | Annotated[list[Shots], Field(min_length=1)] | None = None
     words: dict[str, str] = Field(default_factory=dict)
     score: Literal["pmi", "mean", "sum"] = "pmi"
     max_length: Count = 1024
 
-    @property
-    def templates(self) -> list[str]:
-        """All prompts."""
-        return [self.template] if isinstance(self.template, str) else self.template
+    def prompts(self, task: Any) -> list[AskedPrompt]:
+        """Return the prompts for a task that a model chooses from."""
+        from acclimate.evaluation.likelihood import PAIR_TEMPLATES, TEMPLATES
+
+        usual = PAIR_TEMPLATES if task.test[0].text_pair is not None else TEMPLATES
+        return list_prompts(self.template, self.shots, usual, bool(task.dev))
 
 
 class ReviewSpec(Strict):

@@ -10,12 +10,12 @@ import platform
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from acclimate.base.device import KERNELS_VARIABLE
 from acclimate.base.records import Record, fingerprint, internal, optional
 from acclimate.data.task_kinds import find_task_kind
 from acclimate.evaluation import calibration
+from acclimate.evaluation.prompts import AskedPrompt
 from acclimate.evaluation.scoring import Scoring, is_above_chance, make_scoring
 from acclimate.evaluation.significance import holm, paired_bootstrap, paired_t_test, permutation_test
 from acclimate.results.scores import (
@@ -229,6 +230,7 @@ class TaskResult(Record):
     """The result of a fine-tuning: :class:`acclimate.tasks.result.FinetuneResult` without probabilities.
 
     ``scores`` are the probabilities of one label, if a study reviews it. A stored result has no times of its stages.
+    ``prompts`` are those of a decoder that is not trained, if there were several; ``chosen`` is the number of one.
     """
 
     task: str = ""
@@ -248,6 +250,8 @@ class TaskResult(Record):
     kind: str = "single_label"
     scoring: dict[str, Any] = field(default_factory=dict)
     scores: list[float] | None = optional()
+    prompts: list[AskedPrompt] | None = optional()
+    chosen: int | None = optional()
     training_seconds: float | None = internal()
     evaluation_seconds: float | None = internal()
 
@@ -255,6 +259,11 @@ class TaskResult(Record):
     def of(cls, result: Any) -> Any:
         """Create a result from an object with the same attributes, such as a ``FinetuneResult``."""
         return cls.from_dict({name: value for name, value in vars(result).items() if name != "probabilities"})
+
+    def with_prompt(self, number: int) -> Self:
+        """Return the result with another prompt that test was asked with."""
+        prompt = (self.prompts or [])[number]
+        return replace(self, predicted=prompt.predicted or [], metrics=prompt.metrics or {}, chosen=number)
 
 
 TaskRuns = Sequence[JobResult[TaskResult]]

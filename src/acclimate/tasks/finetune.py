@@ -21,6 +21,7 @@ from acclimate.data.reading import DEFAULT_READING
 from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
 from acclimate.evaluation.learning import first_and_last, still_falls
+from acclimate.evaluation.prompts import AskedPrompt, choose_prompts, list_prompts, solved_examples
 from acclimate.models.lora import read_low_rank
 from acclimate.parts.updates import freeze
 from acclimate.tasks.generation_options import GenerationOptions
@@ -112,6 +113,13 @@ def _open_similarity(options: FinetuneOptions, task: LabelledTask) -> SentencePa
     for name, usual in defaults(GenerationOptions).items():
         if getattr(options, name) != usual and kind.name != "generation":
             raise UserError(f"'{name}' is for tasks of generation, and '{task.name}' is {kind.name}; remove it.")
+    for name in ("template", "shots"):
+        asks = kind.name == "generation" or (kind.zero_shot and options.epochs == 0)
+        if getattr(options, name) is not None and not asks:
+            raise UserError(
+                f"'{name}' is for tasks of generation, and multiple choice with epochs=0, and '{task.name}' is "
+                f"{kind.name}; remove it."
+            )
     if options.similarity is None:
         return None
     return open_pairs(options.similarity)
@@ -168,6 +176,8 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
 
     verb, product, doing = "finetune", "a fine-tuned model", "fine-tune"
     result_type = FinetuneResult
+    prompts: list[AskedPrompt] | None = None
+    chosen: int | None = None
 
     def __init__(self, options: FinetuneOptions) -> None:
         super().__init__(options)
@@ -219,9 +229,45 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
             self.resolved = replace(resolved, learning_rate=choose_rate(options, self.task, resolved.metric))
         if resolved.epochs:
             learner.start()
+        else:
+            self.ask(options)
         if learns_pairs(self.task, options):
             return partial(learner.train, self.examples, group=self.group)
         return partial(train, learner.head, learner.rows(self.examples), group=self.group)
+
+    def ask(self, options: FinetuneOptions) -> None:
+        """Choose the prompt of a model that is not trained, which sees neither test nor, with several, other rows.
+
+        Raises:
+            UserError: If the model has no prompt, or there are several and no dev split.
+        """
+        learner, task, given = self.learner, self.task, (options.template, options.shots)
+        if not learner.templates and given == (None, None):
+            return
+        prompts = list_prompts(*given, learner.templates or ("",), bool(task.dev))
+        classes = [tuple(row) for row in self.kind.strata(task.train)]
+
+        def use(prompt: AskedPrompt) -> None:
+            learner.use_prompt(prompt.template, solved_examples(task.train, prompt.shots, classes))
+
+        def scores(prompt: AskedPrompt, places: Sequence[int]) -> Sequence[float]:
+            learner.task = replace(task, dev=[task.dev[place] for place in places], test=[])
+            use(prompt)
+            return learner.item_scores(learner.measure("dev", "fp32"))
+
+        if len(prompts) > 1:
+            if not task.dev:
+                raise UserError(
+                    f"Several prompts need a dev split to choose on, and '{task.name}' has none; give one."
+                )
+            groups, seed = task.groups("dev") or range(len(task.dev)), options.seed
+            choice = choose_prompts(prompts, scores, groups, [seed], options.prompt_seeds or [seed])
+            self.prompts, self.chosen, learner.task = prompts, choice[seed], task
+        for prompt in prompts if options.every_prompt and self.prompts else ():
+            use(prompt)
+            found = learner.measure("test", "fp32")
+            prompt.predicted, prompt.metrics = found.predicted, found.metrics
+        use(prompts[self.chosen or 0])
 
     def make_result(self, fields: dict[str, Any], trained: TrainingResult) -> FinetuneResult:
         """Return the result with a warning of what is wrong with the training."""
@@ -236,6 +282,8 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
             train_size=len(self.examples),
             learning_rate=self.resolved.learning_rate,
             first=self.before.task.name if self.before else None,
+            prompts=self.prompts,
+            chosen=self.chosen,
             warning=" ".join(filter(None, warnings)),
         )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from acclimate.base.bounds import Count, NonNegative, Size
+from acclimate.base.bounds import NonNegative, Size
 from acclimate.base.options import DATA, METHOD, Option, options
 from acclimate.data.fields import read_listed
 from acclimate.tasks.embedding_options import Function
@@ -39,15 +39,6 @@ class GenerationOptions:
     """Options of fine-tuning that apply only to tasks of generation."""
 
     _: KW_ONLY
-    shots: Annotated[
-        Count | None,
-        Option(
-            "Train examples with their answers in each prompt of a task of generation, drawn at random.",
-            DATA,
-            default="none",
-            more="They are never from dev or test, and no example is shown its own answer.",
-        ),
-    ] = None
     max_new_tokens: Annotated[Size, Option("Maximum tokens of an answer of a task of generation.", DATA)] = 128
     stop: Annotated[
         Sequence[str] | None,

@@ -84,6 +84,23 @@ class Learner(ABC):
     def start(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Measure before training what the trained model is compared with."""
 
+    @property
+    def templates(self) -> Sequence[str]:
+        """The usual prompts of a model that can answer without training, the first of which it has; none without."""
+        return ()
+
+    def use_prompt(self, template: str, solved: Sequence[Any]) -> None:
+        """Answer with a prompt from now on, which begins with solved examples.
+
+        Raises:
+            UserError: If the template lacks a place for a part of the task.
+        """
+        raise UserError(f"A model of the task '{self.task.name}' has no prompt; remove the template and the shots.")
+
+    def item_scores(self, result: EvaluationResult) -> Sequence[float]:
+        """Return the score of each item of a result, by which a prompt is chosen."""
+        return [float(one == other) for one, other in zip(result.gold, result.predicted, strict=True)]
+
     def finish(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Bring the trained model into the form in which it is evaluated and saved."""
 

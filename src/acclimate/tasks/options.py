@@ -26,10 +26,12 @@ from acclimate.base.bounds import (
     SeedNumber,
     Size,
 )
+from acclimate.base.errors import UserError, first_line
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, defaults, option_fields, options
 from acclimate.base.registry import Published, fill_from_preset, preset_names
+from acclimate.base.settings_file import read_value
 from acclimate.base.verbs import FIRST, TRAIN, register_verb
-from acclimate.data.fields import DryRun, Precision, Progress, Require, Seed
+from acclimate.data.fields import DryRun, Precision, Progress, Require, Seed, Strings, read_counts, read_listed
 from acclimate.data.reading import ReadingOptions
 from acclimate.engine.options import Compile
 from acclimate.tasks import recipe
@@ -60,6 +62,23 @@ def read_labels(value: Any) -> Any:
     return tuple(str(item).lower() if isinstance(item, bool) else item for item in items) or None
 
 
+def read_templates(value: Any) -> Any:
+    """Return one or several templates as a tuple; a YAML file stands for the list in it.
+
+    Raises:
+        ValueError: If such a file has no list of texts.
+    """
+    if not (isinstance(value, str | Path) and str(value).endswith((".yaml", ".yml"))):
+        return value if value is None else read_listed(value)
+    try:
+        found = read_value(Path(value).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, UserError) as error:
+        raise ValueError(f"cannot be read from '{value}': {first_line(error)}") from error
+    if not (isinstance(found, list) and found and all(isinstance(one, str) for one in found)):
+        raise ValueError(f"needs a list of texts, and '{value}' has none")
+    return tuple(found)
+
+
 Share = Annotated[Number, Field(ge=0, le=1)]
 OUT = Option(
     "Output directory.",
@@ -70,6 +89,7 @@ OUT = Option(
     study=False,
     recorded=False,
 )
+Shots = Annotated[Integer, Field(ge=0, le=1000)]
 Epochs = Annotated[Integer, Field(ge=0, le=MAX_SIZE)]
 
 
@@ -216,6 +236,39 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, GenerationOptions, Re
             study=False,
         ),
     ] = False
+    template: Annotated[
+        Strings | None,
+        BeforeValidator(read_templates),
+        Option(
+            "Prompt of a decoder that is not trained, or a YAML file with a list of them.",
+            METHOD,
+            default="the templates of the kind of task",
+            many=True,
+            more="Of several prompts, the model gets the one that is best on dev; see ``docs/decoders.md``.",
+        ),
+    ] = None
+    shots: Annotated[
+        tuple[Shots, ...] | None,
+        BeforeValidator(read_counts),
+        Option(
+            "Train examples with their answers in the prompt of a decoder; of several numbers, the best on dev.",
+            METHOD,
+            default="0,4 for a model of multiple choice that is not trained and has no template, else 0",
+            more="They are never from dev or test, and no example is shown its own answer.",
+        ),
+    ] = None
+    prompt_seeds: Annotated[
+        tuple[SeedNumber, ...],
+        BeforeValidator(read_counts),
+        Option(
+            "All seeds of a comparison, each of which chooses a prompt on its own part of dev.",
+            cli=False,
+            study=False,
+        ),
+    ] = ()
+    every_prompt: Annotated[
+        bool, Option("Whether to answer test with every prompt, for a comparison.", cli=False, study=False)
+    ] = False
     report_to: ReportTo = None
 
     @model_validator(mode="after")
@@ -224,6 +277,9 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, GenerationOptions, Re
         for name in ("first_epochs", "first_learning_rate"):
             if self.first is None and getattr(self, name) is not None:
                 raise ValueError(f"'{name}' needs a first task: give it as 'first', or remove '{name}'")
+        if self.epochs != 0 and (self.template is not None or len(self.shots or ()) > 1):
+            name = "shots" if self.template is None else "template"
+            raise ValueError(f"'{name}' is chosen for models that are not trained: set epochs to 0, or remove it")
         if self.tune and self.learning_rate is not None:
             raise ValueError("'tune' chooses the learning rate: remove 'learning_rate', or 'tune'")
         if self.all_labels and (self.tune or self.few_shot is not None or self.epochs == 0):

@@ -31,6 +31,7 @@ from acclimate.cards.writers import write_task_model_card
 from acclimate.data.writing import write_rows
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import LOG_FILE
+from acclimate.evaluation.prompts import AskedPrompt
 from acclimate.evaluation.scoring import Collapse, Scoring, make_scoring
 from acclimate.evaluation.significance import score_interval
 from acclimate.results.cells import bracket_text
@@ -97,6 +98,10 @@ class FinetuneResult(Reported):
     """Name of the task of the first stage; None if there was only one stage."""
     reading: dict[str, Any] = field(default_factory=dict)
     """How texts are read, which a prediction repeats: columns and edits; and the numbers of placeholders."""
+    prompts: list[AskedPrompt] | None = None
+    """The prompts of a model that is not trained, with their scores on dev; None if there was one."""
+    chosen: int | None = None
+    """Number of the prompt with the best score on dev."""
     warning: str = ""
     """What is wrong with the training; empty if nothing is."""
     training_seconds: float = 0.0
@@ -121,6 +126,12 @@ class FinetuneResult(Reported):
             f"{self.task}, seed {self.seed}: {self.train_size:,} training examples, {self.steps:,} steps in "
             f"{format_duration(self.seconds)}, weights of epoch {self.epoch}"
         ]
+        if self.prompts and self.chosen is not None:
+            mine, dev = self.prompts[self.chosen], [prompt.dev or 0.0 for prompt in self.prompts]
+            lines.append(
+                f"prompt {mine.template!r} with {mine.shots} solved examples, chosen on dev: {mine.dev or 0.0:.4f}; "
+                f"all {len(dev)} prompts {min(dev):.4f} to {max(dev):.4f}"
+            )
         for split, metrics in self.splits().items():
             shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
             lines.append(f"{split}: {shown}")

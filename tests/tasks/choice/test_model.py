@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,13 @@ from acclimate.labs.benchmarks.harness import measure_items
 from acclimate.labs.benchmarks.options import InspectBenchmarksOptions
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds.choice.data import Item
-from acclimate.tasks.kinds.choice.model import load_choice_decoder, load_choice_encoder, prompt_of
+from acclimate.tasks.kinds.choice.model import (
+    TEMPLATES,
+    answers_of,
+    load_choice_decoder,
+    load_choice_encoder,
+    prompt_of,
+)
 from tests.tasks.choice.toy import QUICK, rows, task_of
 from tests.tiny import DECODERS, SIZES, tiny_tokenizer
 
@@ -193,6 +200,20 @@ def test_long_passages_lose_their_start(tiny_bert, tiny_llama, caplog):
     assert prompt_of(Item("she", ("a", "b"), 0, "a man .", continues=True)) == "a man . she"
 
 
+def test_templates_show_the_choices_with_letters_or_without(tiny_llama):
+    item = Item("is it good ?", ("yes {x}", "no"), 1, "the food was cold .")
+    shown = prompt_of(item, TEMPLATES[3])
+    assert shown == "the food was cold .\n\nQuestion: is it good ?\nA. yes {x}\nB. no\nAnswer:"
+    assert list(answers_of(item, TEMPLATES[3])) == ["A", "B"] and answers_of(item, TEMPLATES[2]) is item.choices
+    assert "Options:\n- yes {x}\n- no\nAnswer:" in prompt_of(item, TEMPLATES[2])
+    assert prompt_of(item) == prompt_of(item, TEMPLATES[0])
+    head = load_choice_decoder(tiny_llama, 64, 2)
+    head.template, head.solved = TEMPLATES[3], [item]
+    (row,) = head.features([replace(item, question="why ?", context="")])
+    read = head.tokenizer.decode(row["input_ids"][: row["sizes"][0]])
+    assert read.endswith(f"{shown} B\n\nQuestion: why ?\nA. yes {{x}}\nB. no\nAnswer: A") and row["scale"] == [1, 1]
+
+
 def test_two_stages(tiny_bert):
     result = finetune(tiny_bert, task_of(), first=task_of(train=20), first_epochs=1, **{**LEARN, "epochs": 1})
     assert result.first == "task"
@@ -237,7 +258,7 @@ def test_decoders_choose_as_in_lm_eval(decoders, tmp_path):
         for item, scores in zip(task.test, found, strict=True)
     ]
     for metric, own in (("acc_norm", ours), ("acc", whole)):
-        names, values, _ = theirs["exam", metric]
+        names, values, *_ = theirs["exam", metric]
         order = np.argsort([int(name.partition("/")[0]) for name in names])
         assert values[order].tolist() == own
     assert 0 < sum(ours) != sum(whole)

@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field
 
-from acclimate.base.bounds import Count, Integer
+from acclimate.base.bounds import Count
 from acclimate.base.errors import UserError
 from acclimate.base.files import hash_file
 from acclimate.base.options import build
-from acclimate.base.records import Record
+from acclimate.base.records import Record, optional
+from acclimate.evaluation.prompts import AskedPrompt
 from acclimate.evaluation.significance import number_groups, paired_bootstrap, paired_difference
 from acclimate.results.scores import WITHHELD, Interval
 from acclimate.results.study import ReportTable
@@ -33,9 +34,11 @@ from acclimate.study.jobs.prompting import (
     reads_prompts,
     row_label,
 )
+from acclimate.study.score_tables import prompt_table
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ShortForm, distinct
 from acclimate.study.summary import has_single_origin
+from acclimate.tasks.options import Shots
 
 NOTE = (
     "Tasks of lm-eval without fine-tuning, means over seeds of adaptation. Difference: to the base model, paired by "
@@ -52,29 +55,24 @@ class BenchmarkSpec(SectionEntry, ShortForm):
 
     Attributes:
         metric: The metric that a group of capabilities shows; None for the first of the task.
-        few_shot: Solved examples before each item; None for the number of the task.
+        few_shot: Solved examples before each item; None for the number of the task. Of several, each model gets the
+            best on dev.
         limit: Maximum items; None for all.
-        chat_template: Whether to ask through the chat template.
+        chat_template: Whether to ask through the chat template; ``choose`` for what is better for a model on dev.
         include_path: Folder with more tasks of lm-eval.
     """
 
     short: ClassVar[str] = "task"
     task: str
     metric: str | None = None
-    few_shot: Integer | None = None
+    few_shot: Shots | Annotated[list[Shots], Field(min_length=1)] | None = None
     limit: Count | None = None
-    chat_template: bool = False
+    chat_template: bool | Literal["choose"] = False
     include_path: str | None = None
 
     def resolve_paths(self, resolve: Callable[[str], str]) -> None:
         """Make the folder absolute."""
         self.include_path = self.include_path and resolve(self.include_path)
-
-    @model_validator(mode="after")
-    def _checked(self) -> BenchmarkSpec:
-        if self.few_shot is not None and self.few_shot < 0:
-            raise ValueError("few_shot must be at least 0")
-        return self
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -90,12 +88,16 @@ class BenchmarkItems(Record):
         scores: Values by metric, each (items,).
         weights: Weights of the items in the mean by metric.
         groups: Number of the text that each item is about by metric, where items share one.
+        prompts: Ways to ask that the model chose from on dev; None if there was one.
+        chosen: Number of the one that it chose.
     """
 
     names: dict[str, list[str]] = field(default_factory=dict)
     scores: dict[str, list[float]] = field(default_factory=dict)
     weights: dict[str, list[float]] = field(default_factory=dict)
     groups: dict[str, list[int]] = field(default_factory=dict)
+    prompts: list[AskedPrompt] | None = optional()
+    chosen: int | None = optional()
 
 
 @register("benchmark", summary="tasks of lm-eval, compared item by item")
@@ -125,7 +127,10 @@ class BenchmarkJob(Job):
         """Run the task."""
         measure = context.backend.others.get(self.name, _measure)
         found = measure(context.path(self.model), **self.settings)
+        first = next(iter(found.values()))
         return BenchmarkItems(
+            prompts=getattr(first, "prompts", None),
+            chosen=getattr(first, "chosen", None),
             names={metric: list(made.names) for metric, made in found.items()},
             scores={metric: np.asarray(made.values).tolist() for metric, made in found.items()},
             weights={
@@ -189,7 +194,7 @@ class BenchmarkJob(Job):
             table.rows.append(cells)
             if entry and metric == (spec.metric or next(iter(runs[0].result.scores))):
                 measured.append(measurement(place, spec.task, _mean(base[0].result, metric), means, entry))
-        return {"tables": [table], "capabilities": measured}
+        return {"tables": [table, prompt_table(groups.values())], "capabilities": measured}
 
 
 def _measure(model: str, *, task: str, **settings: Any) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from acclimate.base.bounds import Count, Integer, Size
-from acclimate.base.options import DATA, METHOD, MODEL, Option, options
+from acclimate.base.options import DATA, METHOD, MODEL, TRAINING, Option, options
 from acclimate.base.verbs import register_verb
-from acclimate.data.fields import JsonFile, Model, Strings, read_listed
+from acclimate.data.fields import JsonFile, Model, Strings, read_counts, read_listed
 
 
 @register_verb(
@@ -69,9 +69,26 @@ class InspectBenchmarksOptions:
         None
     )
     few_shot: Annotated[
-        Annotated[Integer, Field(ge=0, le=1000)] | None,
-        Option("Solved examples before each item.", METHOD, default="the task's number"),
+        tuple[Annotated[Integer, Field(ge=0, le=1000)], ...] | None,
+        BeforeValidator(read_counts),
+        Option(
+            "Solved examples before each item, such as 5, or 0,5: of several, each model gets the best on dev.",
+            METHOD,
+            default="the task's number",
+        ),
     ] = None
     limit: Annotated[Count | None, Option("Maximum items per task.", DATA, default="all")] = None
-    chat_template: Annotated[bool, Option("Ask through the chat template.", METHOD)] = False
+    chat_template: Annotated[
+        Literal["no", "yes", "choose"],
+        BeforeValidator(lambda value: {True: "yes", False: "no"}.get(value, value)),
+        Option("Whether to ask through the chat template, or what is better for each model on dev.", METHOD),
+    ] = "no"
+    backend: Annotated[
+        Literal["transformers", "vllm"],
+        Option(
+            "What runs the model; vLLM needs the extra vllm and a GPU.",
+            TRAINING,
+            more="It has been tested with a replacement of the package only, on no device.",
+        ),
+    ] = "transformers"
     batch_size: Annotated[Size, Option("Sequences per forward pass.", METHOD)] = 8

@@ -99,9 +99,14 @@ class FinetuneJob(Job):
     @classmethod
     def of(cls, inputs: StudyInputs, home: str, task: TaskSpec, seed: int, place: Place, model: Model) -> Self:
         """Return the job of a task of a domain, or of :data:`OTHER`, with the place of the model and its task."""
+        from acclimate.data.task_kinds import find_task_kind
+
         settings, options = finetune_settings(inputs, home, task, str(place.model))
         found = inputs.tasks[home, task.name]
         tuned = replace(place, task=task.name, seed=seed)
+        if not settings["epochs"] and find_task_kind(found.task).zero_shot:
+            own = {"prompt_seeds": list(inputs.config.seeds), "every_prompt": place.method == inputs.config.baseline}
+            settings, options = {**settings, **own}, {**options, **own}
         data: dict[str, Any] = {"task": found.visible, "first": found.first, "settings": settings, "seed": seed}
         positive = task.review.positive if task.review and home != OTHER else None
         return cls(place=tuned, model=model, options=options, positive=positive, **data)

@@ -105,7 +105,15 @@ class HeadToHead(Job):
                 if compared := compare_runs(runs.get(place, ()), reference, metrics=[metric]):
                     tested = compared.metrics[metric], test_of(runs[place])
                     found.setdefault((place[0], place[3], biased), []).append(tested)
-        return {cls.name: [count_head_to_head(*place, SETTINGS, entries) for place, entries in found.items()]}
+        rows = [count_head_to_head(*place, SETTINGS, entries) for place, entries in found.items()]
+        baseline = view.inputs.config.baseline
+        asked = {
+            (*place[:3], None if place[3] == baseline else place[3]): own
+            for place, own in runs.items()
+            if all(run.result.chosen is not None for run in own)
+        }
+        metrics = {place: view.inputs.tasks[str(place[1]), str(place[2])].metric for place in asked}
+        return {cls.name: rows + compare_prompts(asked, metrics)}
 
     @classmethod
     def tables(cls, results: StudyResults) -> list[Table]:
@@ -133,26 +141,27 @@ class HeadToHead(Job):
         found = []
         for row in results.rows[cls.name]:
             other = fair.get((row.model, row.method, row.searched))
-            if row.biased and other and row.helped > other.helped:
+            if row.biased and other and (row.helped, row.hurt) != (other.helped, other.hurt):
                 found.append(
                     f"With {row.searched} that were chosen for '{row.method}' alone, it helped on {row.helped} of "
-                    f"{row.tasks} tasks instead of {other.helped}: a comparison without a search for the base model "
-                    "would be misleading."
+                    f"{row.tasks} tasks and hurt on {row.hurt}, instead of {other.helped} and {other.hurt}: a "
+                    "comparison without a search for the base model would be misleading."
                 )
         return found
 
 
-def compare_prompts(runs: Mapping[Any, Sequence[JobResult[Any]]], metric: str) -> list[HeadToHeadRow]:
+def compare_prompts(runs: Mapping[Any, Sequence[JobResult[Any]]], metrics: Mapping[Any, str]) -> list[HeadToHeadRow]:
     """Return the same for prompts.
 
     Args:
-        runs: Runs by model, domain, task and row label, None for the base model. Their results have the predictions
+        runs: Runs by model, domain, task and row label, None for the base model, whose results have the predictions
             with all prompts.
-        metric: The metric.
+        metrics: The metric of each.
     """
     found: dict[tuple[str, str, bool], list[tuple[Comparison, str]]] = {}
-    for (model, domain, task, method), ours in runs.items():
-        base = runs.get((model, domain, task, None), ())
+    for place, ours in runs.items():
+        model, domain, task, method = place
+        metric, base = metrics[place], runs.get((model, domain, task, None), ())
         if method is None or not base:
             continue
         pairs: list[tuple[JobResult[Any], JobResult[Any]]] = pair_by_seed(ours, base)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
-
-import numpy as np
 
 from acclimate.base.errors import UserError
 from acclimate.base.records import Record, optional
+from acclimate.evaluation.prompts import AskedPrompt, choose_prompts, solved_examples
 from acclimate.evaluation.scoring import classification_metrics
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import kind_of_checkpoint
@@ -19,9 +17,10 @@ from acclimate.results.scores import Interval, TaskScores
 from acclimate.results.study import ReportTable
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
-from acclimate.study.job import Job, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.jobs.capabilities import score_measurement
 from acclimate.study.jobs.head_to_head import compare_prompts
+from acclimate.study.score_tables import PROMPTS_TITLE, prompt_table
 from acclimate.study.settings import TaskSpec
 from acclimate.study.summary import (
     TaskResult,
@@ -59,33 +58,14 @@ def _adapt_seeds(planner: Planner, subject: StudyModel) -> list[int]:
     return planner.config.adapt_seeds if own is None else [own]
 
 
-class PromptScore(Record):
-    """The predictions for the test split with one prompt.
-
-    Attributes:
-        dev: Accuracy on the dev split.
-    """
-
-    predicted: list[int]
-    metrics: dict[str, Any]
-    dev: float | None = optional()
-
-
 class PromptedResult(TaskResult):
-    """The result with a prompt, or with the best of several on dev.
+    """The result with a prompt, or with the best of several for each seed.
 
     Attributes:
-        prompts: The predictions with each prompt; None if there is only one.
-        chosen: Number of the chosen prompt.
+        choices: Number of the prompt that each seed chose.
     """
 
-    prompts: list[PromptScore] | None = optional()
-    chosen: int | None = optional()
-
-    def with_prompt(self, number: int) -> PromptedResult:
-        """Return the result with another prompt."""
-        prompt = (self.prompts or [])[number]
-        return replace(self, predicted=prompt.predicted, metrics=prompt.metrics, chosen=number)
+    choices: dict[str, int] | None = optional()
 
 
 @register("likelihood", summary="classify texts by the likelihood of label words, without fine-tuning")
@@ -95,46 +75,62 @@ class LikelihoodJob(Job):
     Attributes:
         model: The model.
         task: The task.
-        settings: The prompt and the words: see :class:`acclimate.study.settings.LikelihoodSpec`.
+        settings: The prompts and the words: see :class:`acclimate.study.settings.LikelihoodSpec`.
+        seeds: Seeds of adaptation that choose a prompt: its own, or all for the base model.
+        all_seeds: All seeds of adaptation.
     """
 
     model: Model
     task: Any
     settings: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    all_seeds: tuple[int, ...]
 
     cost: ClassVar[float] = 0.5
     result_type: ClassVar[type[Record]] = PromptedResult
 
     def run(self, context: RunContext) -> PromptedResult:
-        """Classify the texts and score the predictions; of several prompts, with the best on dev."""
+        """Choose a prompt for each seed on dev, then classify the test split with those that are needed."""
         started = time.perf_counter()
-        task, path, scoring = self.task, context.path(self.model), self.task.scoring()
-        given = self.settings["template"]
+        task, scoring, settings = self.task, self.task.scoring(), dict(self.settings)
+        prompts = [AskedPrompt.from_dict(prompt) for prompt in settings.pop("prompts")]
+        classify = context.backend.likelihood(context.path(self.model))
 
-        def ask(examples: Sequence[Any], template: str) -> PromptScore:
-            texts = [(example.text, example.text_pair) for example in examples]
-            found = context.backend.likelihood(path, texts, task.labels, **{**self.settings, "template": template})
-            metrics = classification_metrics([example.label for example in examples], found.predicted, task.labels)
-            return PromptScore(predicted=found.predicted, metrics={**metrics, "truncated": found.truncated})
+        def ask(prompt: AskedPrompt, rows: Sequence[Any]) -> Any:
+            solved = solved_examples(task.train, prompt.shots, [row.label for row in task.train])
+            examples = [((row.text, row.text_pair), task.labels[row.label]) for row in solved]
+            texts = [(row.text, row.text_pair) for row in rows]
+            return classify(texts, task.labels, template=prompt.template, examples=examples, **settings)
 
-        templates = [given] if isinstance(given, str) else given
-        prompts = [ask(task.test, template) for template in templates]
-        chosen = 0
+        def hits(prompt: AskedPrompt, places: Sequence[int]) -> list[float]:
+            rows = [task.dev[place] for place in places]
+            return [float(row.label == own) for row, own in zip(rows, ask(prompt, rows).predicted, strict=True)]
+
+        choices = dict.fromkeys(self.seeds, 0)
         if len(prompts) > 1:
-            for prompt, template in zip(prompts, templates, strict=True):
-                prompt.dev = float(ask(task.dev, template).metrics["accuracy"])
-            chosen = int(np.argmax([prompt.dev or 0.0 for prompt in prompts]))
+            groups = task.groups("dev") or range(len(task.dev))
+            choices = choose_prompts(prompts, hits, groups, self.seeds, self.all_seeds)
+        gold = [row.label for row in task.test]
+        # One model for all seeds is the base model, whose answers to the prompts of adapted models are a warning.
+        for number in range(len(prompts)) if len(self.seeds) > 1 else choices.values():
+            found = ask(prompts[number], task.test)
+            prompts[number].predicted = found.predicted
+            prompts[number].metrics = {
+                **classification_metrics(gold, found.predicted, task.labels),
+                "truncated": found.truncated,
+            }
+        first = prompts[next(iter(choices.values()))]
         return PromptedResult(
             task=task.name,
-            metrics=prompts[chosen].metrics,
-            gold=[example.label for example in task.test],
-            predicted=prompts[chosen].predicted,
+            metrics=first.metrics or {},
+            gold=gold,
+            predicted=first.predicted or [],
             labels=task.labels,
             seconds=time.perf_counter() - started,
             kind=scoring.name,
             scoring=scoring.details(),
             prompts=prompts if len(prompts) > 1 else None,
-            chosen=chosen if len(prompts) > 1 else None,
+            choices={str(seed): number for seed, number in choices.items()} if len(prompts) > 1 else None,
         )
 
     @classmethod
@@ -155,9 +151,10 @@ class LikelihoodJob(Job):
                     f"study: 'likelihood' of the task '{spec.name}' needs one label per text; remove it there."
                 )
             assert spec.likelihood is not None
-            for template in spec.likelihood.templates:
-                check_template(template, task.test[0].text_pair is not None)
-            if len(spec.likelihood.templates) > 1 and not task.dev:
+            prompts = spec.likelihood.prompts(task)
+            for prompt in prompts:
+                check_template(prompt.template, task.test[0].text_pair is not None)
+            if len(prompts) > 1 and not task.dev:
                 raise UserError(
                     f"study: 'likelihood' of the task '{spec.name}' has several prompts, of which one is chosen on "
                     "the dev split, and the task has none; give it one, or a single prompt."
@@ -175,10 +172,14 @@ class LikelihoodJob(Job):
         for home, task in tasks:
             found = planner.inputs.tasks[home, task.name].visible
             assert task.likelihood is not None
-            settings = task.likelihood.model_dump()
-            job = cls(place=subject.place, model=subject.model, task=found, settings=settings)
+            settings = task.likelihood.model_dump(exclude={"template", "shots"})
+            settings["prompts"] = [prompt.to_dict() for prompt in task.likelihood.prompts(found)]
+            seeds, own = tuple(planner.config.adapt_seeds), tuple(_adapt_seeds(planner, subject))
+            job = cls(
+                place=subject.place, model=subject.model, task=found, settings=settings, seeds=own, all_seeds=seeds
+            )
             role = OTHER_DOMAIN if home == OTHER else WITHOUT_TRAINING
-            for seed in _adapt_seeds(planner, subject):
+            for seed in own:
                 planner.add(job.at(task=task.name, seed=seed, role=role))
 
     @classmethod
@@ -189,7 +190,8 @@ class LikelihoodJob(Job):
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return a table of the scores, compared with the base model."""
-        groups = view.group(TaskResult, lambda job: isinstance(job, LikelihoodJob))
+        found_runs = view.group(PromptedResult, lambda job: isinstance(job, LikelihoodJob))
+        groups = {place: [run_of_seed(run) for run in runs] for place, runs in found_runs.items()}
         rows: list[tuple[str | None, str | None, TaskScores]] = []
         for runs in groups.values():
             place, metric = runs[0].job.place, "accuracy"
@@ -221,21 +223,22 @@ class LikelihoodJob(Job):
         title = "Classification by the likelihood of label words"
         searched = _searched(groups)
         if searched:
-            columns.append("prompt")
-            note += " Of several prompts, each model has the one with the best accuracy on dev; its number is given."
-            for runs, entries in zip(groups.values(), cells, strict=True):
-                numbers = [number for run in runs if (number := chosen_prompt(run.result)) is not None]
-                entries.append(", ".join(str(number + 1) for number in dict.fromkeys(numbers)) or None)
+            note += f" Each model has its own prompt: see the table '{PROMPTS_TITLE}'."
         found = [score_measurement(row, f"{row.task} {WITHOUT_TRAINING}", task) for _, task, row in rows]
         table = ReportTable(title=title, note=note, columns=columns, rows=cells, digits=1)
         measured = [row for row in found if row]
-        head_to_head = compare_prompts(searched, "accuracy")
-        return {"tables": [table], "capabilities": measured, "head_to_head": head_to_head}
+        head_to_head = compare_prompts(searched, dict.fromkeys(searched, "accuracy"))
+        return {
+            "tables": [table, prompt_table(groups.values())],
+            "capabilities": measured,
+            "head_to_head": head_to_head,
+        }
 
 
-def chosen_prompt(result: TaskResult) -> int | None:
-    """Return the number of the prompt that was chosen; None if there was only one."""
-    return result.chosen if isinstance(result, PromptedResult) else None
+def run_of_seed(run: JobResult[PromptedResult]) -> JobResult[TaskResult]:
+    """Return a run with the prompt that its seed chose."""
+    choices, seed = run.result.choices, str(run.job.place.seed)
+    return JobResult(run.job, run.result.with_prompt(choices[seed]) if choices else run.result)
 
 
 def _searched(groups: Mapping[Any, TaskRuns]) -> dict[tuple[str | None, ...], TaskRuns]:
@@ -244,7 +247,7 @@ def _searched(groups: Mapping[Any, TaskRuns]) -> dict[tuple[str | None, ...], Ta
     for runs in groups.values():
         place = runs[0].job.place
         own = place.role == WITHOUT_TRAINING and place.adapted_for in (None, place.task)
-        if own and all(chosen_prompt(run.result) is not None for run in runs):
+        if own and all(run.result.chosen is not None for run in runs):
             found[place.model, place.domain, place.task, place.method] = runs
     return found
 

@@ -31,6 +31,7 @@ from acclimate.evaluation.choice import ChoiceScoring, compare_choices
 from acclimate.evaluation.likelihood import continuation_row
 from acclimate.evaluation.lm_loss import TargetRow, read_for_scoring
 from acclimate.evaluation.prefixes import shared_losses
+from acclimate.evaluation.prompts import check_fields, fill
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.batching import training_tokens
 from acclimate.models.checkpoints import load_config
@@ -208,6 +209,11 @@ class ChoiceDecoder(ChoiceModel):
     the choices of the item, so that scores of choices of equal length are log-likelihoods.
     """
 
+    template: str | None = None
+    """The prompt; None for the first usual one of each item."""
+    solved: Sequence[Item] = ()
+    """Solved examples that each prompt begins with."""
+
     trained: ClassVar[bool] = True
     token_targets: ClassVar[tuple[str, ...]] = ("continuation",)
 
@@ -217,12 +223,20 @@ class ChoiceDecoder(ChoiceModel):
         Raises:
             UserError: If a choice has no tokens.
         """
-        prompt = prompt_of(item)
+        shown = [
+            f"{prompt_of(one, self.template)} {answers_of(one, self.template)[one.answer]}\n\n" for one in self.solved
+        ]
+        prompt = "".join([*shown, prompt_of(item, self.template)])
         before, _ = read_for_scoring(self.tokenizer, prompt)
-        lengths = np.asarray([len(choice) for choice in item.choices], dtype=np.float32)
+        limit = self.max_length
+        if shown:
+            limit += len(read_for_scoring(self.tokenizer, "".join(shown))[0])
+            limit = min(limit, longest_text(self.model) or limit)
+        choices = answers_of(item, self.template)
+        lengths = np.asarray([len(choice) for choice in choices], dtype=np.float32)
         rows, cut = [], False
-        for choice, scale in zip(item.choices, (lengths.mean() / lengths).tolist(), strict=True):
-            row, is_cut = continuation_row(self.tokenizer, before, f"{prompt} {choice}", self.max_length)
+        for choice, scale in zip(choices, (lengths.mean() / lengths).tolist(), strict=True):
+            row, is_cut = continuation_row(self.tokenizer, before, f"{prompt} {choice}", limit)
             if not (row.labels != IGNORE_INDEX).any():
                 raise UserError(f"The tokenizer finds no token in the choice {choice!r:.40}; fix or remove the row.")
             rows.append({"input_ids": row.ids, "continuation": row.labels, "scale": scale})
@@ -260,7 +274,7 @@ class ChoiceDecoder(ChoiceModel):
 
     def other_answers(self, item: Item, scores: np.ndarray) -> dict[str, int]:
         """Return the choices by the likelihood of the whole choice, and per token."""
-        lengths = np.asarray([len(choice) for choice in item.choices])
+        lengths = np.asarray([len(choice) for choice in answers_of(item, self.template)])
         whole = scores * lengths / lengths.mean()
         tokens = [int((part["continuation"] != IGNORE_INDEX).sum()) for part in self.inputs(item)]
         return {
@@ -269,11 +283,34 @@ class ChoiceDecoder(ChoiceModel):
         }
 
 
-def prompt_of(item: Item) -> str:
+TEMPLATES = (
+    "{context}\n\nQuestion: {question}\nAnswer:",  # as most benchmarks ask
+    "{context}\n\n{question}",  # running text, which a base model has seen most of
+    "{context}\n\nQuestion: {question}\nOptions:\n{options}\nAnswer:",  # the choices are read before they are scored
+    "{context}\n\nQuestion: {question}\n{choices}\nAnswer:",  # letters, as MMLU asks
+)
+"""Usual prompts of questions. ``{options}``: the choices; ``{choices}``: with letters, one of which is the answer."""
+CONTINUATIONS = (
+    "{context} {question}",
+    "Complete the text.\n\n{context} {question}",
+    "How does the text continue?\n{context} {question}\nOptions:\n{options}\nAnswer: {question}",
+    "How does the text continue?\n{context} {question}\n{choices}\nAnswer:",
+)
+"""The same for choices that continue a text."""
+
+
+def prompt_of(item: Item, template: str | None = None) -> str:
     """Return what a decoder reads before a choice; the choice follows after a blank."""
-    if item.continues:
-        return " ".join(filter(None, (item.context, item.question)))
-    return f"{item.context}\n\n" * bool(item.context) + f"Question: {item.question}\nAnswer:"
+    usual = (CONTINUATIONS if item.continues else TEMPLATES)[0]
+    values = {"context": item.context, "question": item.question}
+    values |= {"options": "\n".join(f"- {choice}" for choice in item.choices)}
+    values |= {"choices": "\n".join(f"{chr(65 + place)}. {choice}" for place, choice in enumerate(item.choices))}
+    return fill(template or usual, values)
+
+
+def answers_of(item: Item, template: str | None) -> Sequence[str]:
+    """Return what follows the prompt for each choice: its letter where the prompt lists them, else its text."""
+    return [chr(65 + place) for place in range(len(item.choices))] if "{choices}" in (template or "") else item.choices
 
 
 def load_choice_encoder(path: str | Path, max_length: int, width: int, device: torch.device) -> ChoiceEncoder:
@@ -363,7 +400,9 @@ class MultipleChoice(TaskKind):
         config = load_config(model)
         width = max(len(item.choices) for item in (*task.train, *task.dev, *task.test))
         if not kind_of_checkpoint(config.architectures, model).uses_masking:
-            return ChoiceLearner(load_choice_decoder(model, options.max_length, width), task)
+            learner = ChoiceLearner(load_choice_decoder(model, options.max_length, width), task)
+            learner.chooses = read_training(model).result.kind != "choice"
+            return learner
         if not options.epochs and not has_choice_head(config):
             raise UserError(
                 f"'{model}' has no trained head for multiple choice, so 'epochs' must be at least 1; only decoders "
@@ -409,6 +448,8 @@ class ChoiceLearner(Learner):
 
     head: ChoiceModel
     task: ChoiceTask
+    chooses: bool = False
+    """Whether the model was not fine-tuned on choices, so that it has no prompt yet."""
 
     def __init__(self, head: ChoiceModel, task: ChoiceTask) -> None:
         super().__init__(head, task)
@@ -452,6 +493,20 @@ class ChoiceLearner(Learner):
             pairs = zip(items, self._initial, strict=True)
             found["before training"] = [float(place == item.answer) for item, place in pairs]
         return found
+
+    @property
+    def templates(self) -> Sequence[str]:
+        """The usual prompts of a decoder; the one that it was fine-tuned with, if it was."""
+        usual = CONTINUATIONS if self.task.train[0].continues else TEMPLATES
+        return usual[: len(usual) if self.chooses else 1] if self.head.trained else ()
+
+    def use_prompt(self, template: str, solved: Sequence[Item]) -> None:
+        """Read items with a prompt from now on."""
+        if not isinstance(self.head, ChoiceDecoder):
+            return super().use_prompt(template, solved)
+        check_fields(template, ("question",), ("context", "options", "choices"))
+        self.head.template, self.head.solved = template, solved
+        return None
 
     def readable(self, value: Any) -> Any:
         """Return the letter of a position."""

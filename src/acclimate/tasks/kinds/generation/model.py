@@ -362,8 +362,8 @@ class AnswerLearner(Learner):
     def configure(self, options: Any) -> None:
         """Take the options of prompts, answers and the scorer."""
         head = self.head
-        if options.shots:
-            head.shots = self.task.few_shot(options.shots, options.seed)
+        if options.shots and options.shots[0]:
+            head.shots = self.task.few_shot(options.shots[0], options.seed)
         stop = self._usual_stop() if options.stop is None else tuple(options.stop)
         head.decoding = Decoding(options.max_new_tokens, stop, options.temperature, options.seed)
         head.pattern = options.answer_pattern
@@ -373,6 +373,21 @@ class AnswerLearner(Learner):
             if self._scorer is None:
                 raise UserError("'scorer_labels' needs a scorer to compare with; give it, or remove 'scorer_labels'.")
             self._agreement = compare_with_people(self._scorer, options.scorer_labels)
+
+    @property
+    def templates(self) -> Sequence[str]:
+        """The form of the chat template, or of a question; only the number of examples can be chosen."""
+        return ("",)
+
+    def use_prompt(self, template: str, solved: Sequence[Prompted]) -> None:
+        """Answer after as many examples from now on, drawn with the seed of the run."""
+        if template:
+            raise UserError("Prompts of generation have the form of the chat template; remove the template.")
+        self.head.shots = self.task.few_shot(len(solved), self.head.decoding.seed) if solved else ()
+
+    def item_scores(self, result: EvaluationResult) -> Sequence[float]:
+        """Return the first metric of each answer."""
+        return [next(iter(kept["scores"].values())) for kept in result.probabilities]
 
     def start(self) -> None:
         """Add the adapter, if there is one."""
