@@ -330,6 +330,8 @@ def test_tables_of_every_format_and_their_seeds(tmp_path, caplog):
     assert scores.names == [str(n) for n in range(8)] and scores.groups == [f"g{n // 2}" for n in range(8)]
     assert runs[0].model == "a" and scores.group_name == "group"
     assert len(read_runs(tmp_path)) == 10, "several tables of one task are several runs"
+    (run, _) = read_runs(write_lines(tmp_path / "f.jsonl", [row | {"group": "one"} for row in ROWS]))
+    assert set(run.scores["all", "score"].groups) == {"one"}, "items of one group are not independent"
 
 
 def test_tasks_and_metrics_of_a_table(tmp_path, caplog):
@@ -473,7 +475,7 @@ def check_reading(path):
         return None
     for one in (scores for run in runs for scores in run.scores.values()):
         assert len(set(one.names)) == len(one.names) == len(one.values) and np.isfinite(one.values).all()
-        assert one.groups is None or 1 < len(set(one.groups)) < len(one.groups) == len(one.names)
+        assert one.groups is None or len(set(one.groups)) < len(one.groups) == len(one.names)
     return sum(len(one.names) for run in runs for one in run.scores.values()), sum(
         sum(run.left_out.values()) for run in runs
     )

@@ -201,12 +201,17 @@ class Items:
         return found
 
     def _choose_groups(self, order: Sequence[int]) -> tuple[list[str] | None, str]:
-        """Return the coarsest groups that some but not all items of an order share, and what they are."""
+        """Return the coarsest groups that items of an order share, and what they are.
+
+        A column of groups says that items belong together also where it has one group; other fields may be constant
+        for other reasons.
+        """
         for field_name, name in {"group": "group", **GROUPS}.items():
             column = self._groups.get(field_name, [])
             found = [column[place] for place in order if place < len(column)]
             groups = [group for group in found if group is not None]
-            if len(groups) == len(order) and 1 < len(set(groups)) < len(groups):
+            least = 1 if field_name == "group" else 2
+            if len(groups) == len(order) and least <= len(set(groups)) < len(groups):
                 return groups, name
         return None, "item"
 
