@@ -22,6 +22,7 @@ from acclimate.labs.inspection.review import inspect_review
 from acclimate.labs.inspection.sensitivity import inspect_sensitivity
 from acclimate.labs.inspection.specificity import inspect_specificity
 from acclimate.labs.inspection.task_words import inspect_task_words
+from acclimate.labs.judge.judging import judge
 from acclimate.labs.periods.gap import periods_gap
 from acclimate.labs.periods.questions import periods_questions
 from acclimate.labs.periods.self_training import periods_self_train
@@ -70,6 +71,7 @@ __all__ = [
     "inspect_sensitivity",
     "inspect_specificity",
     "inspect_task_words",
+    "judge",
     "merge",
     "methods",
     "periods_gap",

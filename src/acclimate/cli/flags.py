@@ -144,7 +144,7 @@ def _annotation(field: OptionField) -> Any:
     number |= {"metavar": "<str>"} if get_origin(kind) is list else {}
     shown: Any = {"help": text, "rich_help_panel": field.option.panel, "show_default": False, **number}
     if not field.flag.startswith("-"):
-        return Annotated[kind | None, typer.Argument(**shown, metavar=field.flag)]
+        return Annotated[kind | None, typer.Argument(**{**shown, "metavar": field.flag})]
     name = f"{field.flag}/{field.option.negated}" if field.option.negated else field.flag
     return Annotated[kind | None, typer.Option(name, **shown)]
 

@@ -22,7 +22,7 @@ from acclimate.report.figures import (
 )
 from acclimate.report.formatting import loss_name, metric_name, row_place
 from acclimate.results.cells import Entry, Table, bracket_text, count_entry, number_entry
-from acclimate.results.scores import HELPED, HURT, Interval, LossRow, ScoreRow
+from acclimate.results.scores import BETTER, HELPED, HURT, WORSE, Interval, LossRow, ScoreRow
 from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def forest_plot(results: StudyResults) -> str:
         if line is not None and (entry := line.comparison):
             colour = series(colours[line.method])
             axes.plot([100 * entry.low, 100 * entry.high], [y, y], color=colour, linewidth=2)
-            fill = colour if entry.verdict in (HELPED, HURT) else CARD
+            fill = colour if entry.verdict in (HELPED, HURT, BETTER, WORSE) else CARD
             axes.plot([100 * entry.difference], [y], "o", color=colour, markerfacecolor=fill, markersize=7, mew=1.8)
     axes.set_yticks(range(len(lines)), ["" if line is None else short(name, 26) for name, line in lines])
     for y, (name, line) in enumerate(lines):

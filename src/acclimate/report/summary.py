@@ -15,6 +15,8 @@ from acclimate.results.scores import (
     NO_DIFFERENCE,
     NOT_LEARNED,
     NOTHING_LEARNED,
+    TOO_FEW_GROUPS,
+    UNANSWERED,
     VERDICTS,
     WITHHELD,
     Comparison,
@@ -25,6 +27,7 @@ from acclimate.results.scores import (
 from acclimate.results.study import QUICK_NOTE, StudyResults
 
 NO_VERDICT = "No verdict: one training run cannot tell an effect from chance."
+NO_GROUPS = "No verdict: there are too few groups of items."
 NO_RESULT = "No job of this study has a result."
 MAX_METHODS = 5
 """Maximum number of methods that the headline describes one by one; of more, it names the best and the worst."""
@@ -69,14 +72,15 @@ def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
     for kind in results.kinds:
         if answer := kind.verdict(results):
             return answer
+    answers = results.judged.answers if results.judged else []
     if not compared:
-        return _loss_verdict(results) or _nothing_to_compare(results) or NO_RESULT
+        return " ".join(answers) or _loss_verdict(results) or _nothing_to_compare(results) or NO_RESULT
     if verdicts == {NOT_LEARNED}:
         return NOTHING_LEARNED
-    if verdicts <= {WITHHELD, NOT_LEARNED}:
-        return NO_VERDICT
+    if verdicts <= set(UNANSWERED):
+        return " ".join([NO_GROUPS if results.judged else NO_VERDICT, *answers])
     answered = [row for row in compared if _comparison(row).is_answered]
-    return " ".join([*_answers(results, answered), *_loss_changes(results)])
+    return " ".join([*_answers(results, answered), *_loss_changes(results), *answers])
 
 
 def _answers(results: StudyResults, answered: list[ScoreRow]) -> list[str]:
@@ -185,7 +189,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
     sentences = [*([QUICK_NOTE] if QUICK_NOTE in results.notes else [])]
     sentences += [answer for kind in results.kinds if (answer := kind.verdict(results))]
     methods = [method.label for method in results.methods]
-    answered = [row for row in compared if _comparison(row).verdict != NOT_LEARNED]
+    answered = [row for row in compared if _comparison(row).verdict not in (NOT_LEARNED, TOO_FEW_GROUPS)]
     places = {row_place(results, row) for row in answered}
     if answered:
         rows = {method: [row for row in answered if row.method == method] for method in methods}
@@ -197,9 +201,10 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
             words = [f"{method}: {describe_method(own, len(places))}" for method, own in rows.items()]
             sentences.append(f"{where}{'; '.join(words)}.")
     elif compared:
-        sentences.append(NOTHING_LEARNED)
+        sentences.append(NO_GROUPS if results.judged else NOTHING_LEARNED)
     elif nothing := _nothing_to_compare(results):
         sentences.append(nothing)
+    sentences += results.judged.answers if results.judged else []
     sentences += _across_kinds(results) + (missing if compared else []) + _describe_errors(results, methods)
     sentences += [line.partition(". ")[0] + "." for line in collapsed_models(results)]
     sentences += [sentence for kind in results.kinds for sentence in kind.sentences(results)]

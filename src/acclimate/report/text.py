@@ -25,7 +25,18 @@ from acclimate.report.next_steps import Step, next_steps
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables, with_columns, without_constant_columns
 from acclimate.results.cells import Entry, Table, bracket_text, mean_entry, plain, signed
-from acclimate.results.scores import HELPED, HURT, NO_DIFFERENCE, NOT_LEARNED, WITHHELD, LossRow, ScoreRow
+from acclimate.results.scores import (
+    BETTER,
+    HELPED,
+    HURT,
+    NO_DIFFERENCE,
+    NOT_LEARNED,
+    TOO_FEW_GROUPS,
+    WITHHELD,
+    WORSE,
+    LossRow,
+    ScoreRow,
+)
 from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
@@ -47,15 +58,18 @@ CSV_COLUMNS = (
 )
 PAPER_MARKS = {
     HELPED: (r"\textbf{{{}}}", "bold, helped"),
+    BETTER: (r"\textbf{{{}}}", "bold, better"),
     HURT: (r"\textit{{{}}}", "italic, hurt"),
+    WORSE: (r"\textit{{{}}}", "italic, worse"),
     NO_DIFFERENCE: ("{}", "plain, no difference shown"),
     WITHHELD: ("{}", "no verdict, since the variance between trainings is unknown"),
     NOT_LEARNED: ("({})", "in parentheses, not learned"),
+    TOO_FEW_GROUPS: ("({})", "in parentheses, too few groups for a verdict"),
 }
 """Form of a score in a table of a paper, by the verdict, and its explanation."""
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """Beginnings of a cell that a spreadsheet takes for a formula."""
-STYLES = {HELPED: "green", HURT: "red"}
+STYLES = {HELPED: "green", BETTER: "green", HURT: "red", WORSE: "red"}
 
 
 def write_markdown(results: StudyResults, path: str | Path) -> Path:
@@ -142,6 +156,9 @@ def _paper_tables(results: StudyResults) -> Iterator[str]:
         notes = [note for verdict, (_, note) in PAPER_MARKS.items() if verdict in marks]
         seeds = max(len(row.seeds) for row in own)
         caption = f"Scores of {model} in percent, mean ± standard deviation over {seeds} seeds."
+        if results.judged:
+            spread = "" if seeds == 1 else f", mean ± standard deviation over {seeds} runs"
+            caption = f"Scores in percent{spread}."
         if notes:
             caption += f" Compared with {results.baseline} (95 % intervals, corrected for all comparisons): "
             caption += f"{'; '.join(notes)}."
@@ -181,7 +198,8 @@ def markdown(results: StudyResults, folder: Path | None = None) -> str:
     parts = [f"# {_escape(results.title or results.name)}", _escape(summary.headline)]
     parts += ["\n".join(f"- {_escape(caveat)}" for caveat in summary.caveats)] if summary.caveats else []
     parts += ["## Next steps", *map(_markdown_step, steps)] if (steps := next_steps(results, folder)) else []
-    parts += ["## About this study", *map(_escape, results.notes)] if results.notes else []
+    what = "comparison" if results.judged else "study"
+    parts += [f"## About this {what}", *map(_escape, results.notes)] if results.notes else []
     ordered = sorted(tables(results), key=lambda table: not table.first)  # stable
     parts += [_markdown_table(table) for table in ordered]
     parts.append(_escape(f"Finished {results.finished[:10]}" + (f" on {machine}." if machine else ".")))
@@ -212,7 +230,10 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
     results = StudyResults.from_dict(results)
     shown = []
     if results.scores:
-        title = f"Scores in %, mean ± sd over seeds; difference to {results.baseline}, 95 % interval."
+        spread = f", mean ± sd over {'runs' if results.judged else 'seeds'}"
+        if results.judged and all(len(row.seeds) == 1 for row in results.scores):
+            spread = ""
+        title = f"Scores in %{spread}; difference to {results.baseline}, 95 % interval."
         title += grouped_tests(results.scores)
         metrics = {metric_name(row.metric) for row in results.scores}
         name = metrics.pop() if len(metrics) == 1 else "score"
@@ -227,6 +248,9 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
         main = with_columns(wide, [place for place, name in enumerate(wide.columns) if name not in wide.minor])
         if len(main.columns) <= MAX_COLUMNS:
             shown.append(_terminal_table(main.title, main.columns, {"": main.rows}))
+    for table in (table.table() for table in results.tables if results.judged):
+        main = with_columns(table, range(MAX_COLUMNS - 1))
+        shown.append(_terminal_table(main.title, main.columns, {"": main.rows}))
     return shown
 
 

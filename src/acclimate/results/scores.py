@@ -17,8 +17,13 @@ WITHHELD = "no verdict"
 """Instead of a verdict: one adaptation or one seed, so the variance between trainings is unknown."""
 NOT_LEARNED = "not learned"
 """Instead of a verdict: no model of either side is better than chance, or the base model has not learned the task."""
-VERDICTS = (HELPED, HURT, NO_DIFFERENCE, WITHHELD, NOT_LEARNED)
+BETTER, WORSE = "better", "worse"
+"""Verdicts on a model whose evaluation is finished, and which may be no adaptation of the reference."""
+TOO_FEW_GROUPS = "too few groups"
+"""Instead of a verdict: too few independent items or groups of items."""
+VERDICTS = (HELPED, BETTER, HURT, WORSE, NO_DIFFERENCE, WITHHELD, NOT_LEARNED, TOO_FEW_GROUPS)
 """The verdicts on a method, in the words that files, reports and terminals have."""
+UNANSWERED = (WITHHELD, NOT_LEARNED, TOO_FEW_GROUPS)
 OF_SIGN = {1: HELPED, 0: NO_DIFFERENCE, -1: HURT}
 """Verdicts by the sign of the difference; 0 if it is not significant."""
 SIGNIFICANCE = 0.05
@@ -61,7 +66,7 @@ class Interval(Record):
     @property
     def is_answered(self) -> bool:
         """Whether there is a verdict."""
-        return self.verdict not in (WITHHELD, NOT_LEARNED)
+        return self.verdict not in UNANSWERED
 
 
 class Comparison(Interval):
