@@ -2,7 +2,7 @@
 
 Each cell simulates 2,000 pairs of sides whose expected scores are equal. An item has a difficulty that all runs share,
 each side has strengths and weaknesses on items, each run a deviation on all items and on single ones, and items of a
-group are correlated. Writes ``docs/dev/judge.json``, the numbers in ``docs/dev/judge.md``.
+group are correlated. Writes ``docs/dev/judge.json`` and the page ``docs/dev/judge.md``.
 
     python scripts/simulate_judge.py  # ten minutes; resumes where it was stopped
 """
@@ -112,6 +112,60 @@ def measure(cell: Cell, worlds: int) -> dict[str, Any]:
     return {**cell._asdict(), "better": better, "worse": worse, "worlds": worlds - withheld}
 
 
+PAGE = """# Null rates of `acclimate judge`
+
+Share of simulated comparisons without a true difference whose 95 % interval excludes zero, in percent. {worlds:,}
+pairs of sides in each of {cells} cells; over all of them {pooled:.1f} %: {better:.1f} % show the second side as
+better, {worse:.1f} % as worse. The highest cell has {highest}. By `scripts/simulate_judge.py`, which has the model;
+the numbers of each cell are in [judge.json](judge.json).
+
+{tables}
+
+*Rarely right*: about 4 % of the items are right, so that the sides differ on few. *Heavy-tailed*: the tail of
+Student's t with 2.5 degrees of freedom. *Geometric groups*: of 1 to 50 items, the largest with a third of all. Runs
+vary by 0.2 standard deviations of the difficulty of an item: with 30 items this is little, with 3,000 most of the
+variance. *1 and 3*: one model, against three runs of the other. The rates are below 5 % where the margin of few runs
+is conservative, and where scores take few values.
+
+In all cells both sides have the same distribution of scores, so that differences are symmetric. The t interval is
+less exact for skewed differences: where they are lognormal with mean zero, it excludes zero in 12 % of 4,000 samples
+of 30 items, 8 % of 100, 6 % of 300 and 5 % of 1,000, nearly always on the side of the short tail.
+"""
+
+
+def rate(rows: list[dict[str, Any]], *sides: str) -> float:
+    """Return the percentage of intervals that exclude zero, on the sides that are named or on both."""
+    return (
+        100
+        * sum(row[side] for row in rows for side in sides or ("better", "worse"))
+        / sum(row["worlds"] for row in rows)
+    )
+
+
+def render(rows: list[dict[str, Any]]) -> str:
+    """Return the page with the rates."""
+    tables = []
+    for down, across in (("layout", "scores"), ("runs", "layout")):
+        names = list(dict.fromkeys(row[across] for row in rows))
+        lines = [["", *names, "highest cell"], ["---", *["--:"] * (len(names) + 1)]]
+        for first in dict.fromkeys(row[down] for row in rows):
+            own = [row for row in rows if row[down] == first]
+            cells = [[row for row in own if row[across] == name] for name in names]
+            shown = [f"{rate(cell):.1f}" if cell else "" for cell in cells]
+            lines.append([first, *shown, f"{max(rate([row]) for row in own):.1f}"])
+        tables.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    top = max(rows, key=lambda row: rate([row]))
+    return PAGE.format(
+        worlds=rows[0]["worlds"],
+        cells=len(rows),
+        pooled=rate(rows),
+        better=rate(rows, "better"),
+        worse=rate(rows, "worse"),
+        highest=f"{rate([top]):.1f} % ({top['scores']} scores, {top['layout']}, {top['runs']})",
+        tables="\n\n".join(tables),
+    )
+
+
 def main() -> None:
     """Measure all cells and write them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -125,6 +179,7 @@ def main() -> None:
             found[cell] = measure(cell, given.worlds)
             lines = ",\n".join(json.dumps(row) for row in found.values())
             given.out.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    given.out.with_suffix(".md").write_text(render(list(found.values())), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -132,6 +132,18 @@ def write_data_page(folder: Path) -> None:
 def write_tasks(folder: Path) -> None:
     """Write labelled tasks: single files, folders of splits, and question answering."""
     pandas.DataFrame(rows("review", "sentiment")).to_csv(folder / "reviews.csv", index=False)
+    for place, model in enumerate(("base", "candidate")):
+        evaluated = {
+            "item": range(60),
+            "task": ["mmlu", "quiz"] * 30,
+            "passage": [number // 4 for number in range(60)],
+        }
+        for seed in (0, 1, 2):
+            right = [int((number + seed) % 3 < 1 + place) for number in range(60)]
+            scored = pandas.DataFrame(evaluated).assign(score=right, seed=seed)
+            (folder / f"evaluated/{model}").mkdir(parents=True, exist_ok=True)
+            scored.to_csv(folder / f"evaluated/{model}/seed-{seed}.csv", index=False)
+        scored.drop(columns="seed").to_csv(folder / f"{model}.csv", index=False)
     pandas.DataFrame(rows("description", "queue")).assign(other="food").to_csv(folder / "tickets.csv", index=False)
     notes = pandas.DataFrame(rows("text", "label"))
     notes.assign(patient=notes.index // 4).to_csv(folder / "notes.csv", index=False)

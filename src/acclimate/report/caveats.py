@@ -17,7 +17,7 @@ def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
         compared: The score rows that were compared with the baseline.
     """
     found = [QUICK_NOTE] if QUICK_NOTE in results.notes else []
-    found += results.judged.caveats if results.judged else []
+    found += results.evaluations.caveats if results.evaluations else []
     if results.failures:
         count = len(results.failures)
         found.append(f"{count} {'job has' if count == 1 else 'jobs have'} no result; see the end of the report.")
@@ -34,7 +34,7 @@ def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
         if seeds == 2:
             found.append("Two seeds give an unreliable estimate of the variance between training runs.")
         tested = sum(bool(row.comparison and row.comparison.is_answered) for row in compared)
-        tested += len(results.judged.answers) if results.judged else 0
+        tested += len(results.evaluations.answers) if results.evaluations else 0
         if tested > 1:
             found.append(
                 f"{tested} comparisons were made. Without any true difference, about one in twenty is "

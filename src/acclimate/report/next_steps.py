@@ -46,7 +46,7 @@ def next_steps(results: StudyResults, folder: Path | None = None) -> list[Step]:
         folder: Folder of the study, for the commands; by default ``runs/NAME``.
     """
     results = StudyResults.from_dict(results)
-    if results.judged:  # nothing was trained
+    if results.evaluations:  # nothing was trained
         return []
     return list(_steps(results, _Study(results, folder or results.folder or Path("runs") / results.name)))
 

@@ -72,13 +72,13 @@ def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
     for kind in results.kinds:
         if answer := kind.verdict(results):
             return answer
-    answers = results.judged.answers if results.judged else []
+    answers = results.evaluations.answers if results.evaluations else []
     if not compared:
         return " ".join(answers) or _loss_verdict(results) or _nothing_to_compare(results) or NO_RESULT
     if verdicts == {NOT_LEARNED}:
         return NOTHING_LEARNED
     if verdicts <= set(UNANSWERED):
-        return " ".join([NO_GROUPS if results.judged else NO_VERDICT, *answers])
+        return " ".join([NO_GROUPS if results.evaluations else NO_VERDICT, *answers])
     answered = [row for row in compared if _comparison(row).is_answered]
     return " ".join([*_answers(results, answered), *_loss_changes(results), *answers])
 
@@ -201,10 +201,10 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
             words = [f"{method}: {describe_method(own, len(places))}" for method, own in rows.items()]
             sentences.append(f"{where}{'; '.join(words)}.")
     elif compared:
-        sentences.append(NO_GROUPS if results.judged else NOTHING_LEARNED)
+        sentences.append(NO_GROUPS if results.evaluations else NOTHING_LEARNED)
     elif nothing := _nothing_to_compare(results):
         sentences.append(nothing)
-    sentences += results.judged.answers if results.judged else []
+    sentences += results.evaluations.answers if results.evaluations else []
     sentences += _across_kinds(results) + (missing if compared else []) + _describe_errors(results, methods)
     sentences += [line.partition(". ")[0] + "." for line in collapsed_models(results)]
     sentences += [sentence for kind in results.kinds for sentence in kind.sentences(results)]

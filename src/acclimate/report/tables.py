@@ -76,7 +76,7 @@ def overview(results: StudyResults) -> Table:
         f"Differences are to the baseline ({results.baseline}), with 95 % intervals. Losses on held-out text change "
         "by the percentage shown: lower is better, and a higher loss on general text is forgetting."
     )
-    if results.judged:
+    if results.evaluations:
         note = f"{note.split('. ')[0]}."
     table = Table("Overview", note, names, minor=names[4:6] if results.scores else (), grouped=True)
     for row in rows:
@@ -163,7 +163,7 @@ def scores(results: StudyResults) -> Table:
     primary = metric_name(metrics[0]) if metrics else ""
     names = ["model", "domain", "task", "method", "verdict", "difference"]
     minor = ["95 % interval", primary, "p", "p (Holm)", *map(metric_name, metrics[1:])]
-    minor += [] if results.judged else ["p (t-test)", "p (these models)"]
+    minor += [] if results.evaluations else ["p (t-test)", "p (these models)"]
     minor += ["ECE"] if calibrated else []
     names += minor
     note = (
@@ -175,7 +175,7 @@ def scores(results: StudyResults) -> Table:
         "variance between test items. p (these models): permutation of test items, which ignores the variance between "
         "seeds. Verdict: by p (Holm)."
     )
-    note = (results.judged.note if results.judged else note) + grouped_tests(results.scores)
+    note = (results.evaluations.note if results.evaluations else note) + grouped_tests(results.scores)
     if calibrated:
         bins = sorted(
             {round(1 / (entry.high - entry.low)) for row in results.scores for entry in row.reliability or []}
@@ -190,7 +190,7 @@ def scores(results: StudyResults) -> Table:
         cells += [mean_entry(summaries.get(metric)) for metric in metrics[1:]]
         entry = row.comparison
         more = [p_entry(entry.p_t), p_entry(entry.p_models)] if entry else [DASH, DASH]
-        cells += [] if results.judged else more
+        cells += [] if results.evaluations else more
         table.rows.append(cells + ([mean_entry(summaries.get("ece"))] if calibrated else []))
     return table
 

@@ -156,7 +156,7 @@ def _paper_tables(results: StudyResults) -> Iterator[str]:
         notes = [note for verdict, (_, note) in PAPER_MARKS.items() if verdict in marks]
         seeds = max(len(row.seeds) for row in own)
         caption = f"Scores of {model} in percent, mean ± standard deviation over {seeds} seeds."
-        if results.judged:
+        if results.evaluations:
             spread = "" if seeds == 1 else f", mean ± standard deviation over {seeds} runs"
             caption = f"Scores in percent{spread}."
         if notes:
@@ -198,7 +198,7 @@ def markdown(results: StudyResults, folder: Path | None = None) -> str:
     parts = [f"# {_escape(results.title or results.name)}", _escape(summary.headline)]
     parts += ["\n".join(f"- {_escape(caveat)}" for caveat in summary.caveats)] if summary.caveats else []
     parts += ["## Next steps", *map(_markdown_step, steps)] if (steps := next_steps(results, folder)) else []
-    what = "comparison" if results.judged else "study"
+    what = "comparison" if results.evaluations else "study"
     parts += [f"## About this {what}", *map(_escape, results.notes)] if results.notes else []
     ordered = sorted(tables(results), key=lambda table: not table.first)  # stable
     parts += [_markdown_table(table) for table in ordered]
@@ -230,8 +230,8 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
     results = StudyResults.from_dict(results)
     shown = []
     if results.scores:
-        spread = f", mean ± sd over {'runs' if results.judged else 'seeds'}"
-        if results.judged and all(len(row.seeds) == 1 for row in results.scores):
+        spread = f", mean ± sd over {'runs' if results.evaluations else 'seeds'}"
+        if results.evaluations and all(len(row.seeds) == 1 for row in results.scores):
             spread = ""
         title = f"Scores in %{spread}; difference to {results.baseline}, 95 % interval."
         title += grouped_tests(results.scores)
@@ -248,7 +248,7 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
         main = with_columns(wide, [place for place, name in enumerate(wide.columns) if name not in wide.minor])
         if len(main.columns) <= MAX_COLUMNS:
             shown.append(_terminal_table(main.title, main.columns, {"": main.rows}))
-    for table in (table.table() for table in results.tables if results.judged):
+    for table in (table.table() for table in results.tables if results.evaluations):
         main = with_columns(table, range(MAX_COLUMNS - 1))
         shown.append(_terminal_table(main.title, main.columns, {"": main.rows}))
     return shown

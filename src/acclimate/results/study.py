@@ -108,7 +108,7 @@ class StageName(Record):
     note: str = ""
 
 
-class JudgedSide(Record):
+class EvaluatedSide(Record):
     """One side of a comparison of finished evaluations, with the files or folders of its runs."""
 
     name: str
@@ -116,7 +116,7 @@ class JudgedSide(Record):
     runs: list[str]
 
 
-class Judged(Record):
+class Evaluations(Record):
     """What results of ``acclimate judge`` say that those of ``compare`` do not.
 
     Attributes:
@@ -126,7 +126,7 @@ class Judged(Record):
         caveats: What the intervals are about, and what limits them.
     """
 
-    sides: list[JudgedSide]
+    sides: list[EvaluatedSide]
     note: str
     answers: list[str] = field(default_factory=list)
     caveats: list[str] = field(default_factory=list)
@@ -255,7 +255,7 @@ class StudyResults(Reported, Record, repr=False):
         selections: Reports of the selections of text, by domain and method.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
         rows: Rows of each kind of job that has rows of its own, by its name: see :class:`ResultKind`.
-        judged: How finished evaluations were compared; None for a study of its own.
+        evaluations: How finished evaluations were compared; None for a study of its own.
         folder: Folder of the study; None if unknown. It is not part of ``results.json``, nor is what follows.
         measured: All measurements (:class:`acclimate.study.jobs.capabilities.CapabilityRow`).
         decision: Whether the requirements of ``compare`` are met; None without any.
@@ -292,7 +292,7 @@ class StudyResults(Reported, Record, repr=False):
     jobs: JobCounts = field(default_factory=JobCounts)
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    judged: Judged | None = optional()
+    evaluations: Evaluations | None = optional()
     folder: Path | None = internal()
     measured: list[Any] | None = internal()
     decision: Decision | None = internal()
@@ -300,8 +300,8 @@ class StudyResults(Reported, Record, repr=False):
     def document(self) -> dict[str, Any]:
         """Return what ``--json`` prints: where the report and all results are, the scores, and the numbers of jobs."""
         places = {name: self.folder and self.folder / name for name in ("report.html", "results.json")}
-        if self.judged:
-            return {**places, "judged": self.judged, "scores": self.scores, "tables": self.tables}
+        if self.evaluations:
+            return {**places, "evaluations": self.evaluations, "scores": self.scores, "tables": self.tables}
         return {**places, "jobs": self.jobs, "scores": self.scores}
 
     def describe(self) -> list[str]:
@@ -314,7 +314,7 @@ class StudyResults(Reported, Record, repr=False):
         }
         counted = [f"{len(many)} {name[:-1] if len(many) == 1 else name}" for name, many in counts.items() if many]
         lines = [f"Study {self.title or self.name}: {', '.join(counted)}"]
-        lines = [self.title, *self.judged.answers] if self.judged else lines
+        lines = [self.title, *self.evaluations.answers] if self.evaluations else lines
         for row in self.scores:
             score = f"{row.task}, {row.method}: {row.metric} {100 * row.summaries[row.metric].mean:.1f} %"
             verdict = f": {verdict_word(row.comparison)}" if row.comparison else ""

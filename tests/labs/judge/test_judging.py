@@ -87,8 +87,13 @@ def test_missing_items_are_refused_by_number(judge):
 
 
 def test_other_settings_are_refused_with_what_differs(judge):
-    with pytest.raises(UserError, match=r"'b' and 'a' evaluate task 'mmlu' .*: few shot is 5 and 0. Evaluate"):
-        judge([run("a", binary(0.5), few_shot=0, limit=None)], [run("b", binary(0.5), few_shot=5, split="test")])
+    with pytest.raises(
+        UserError, match=r"'b' and 'a' evaluate task 'mmlu' .*: few shot 5 and 0 and the prompts differ. Evaluate"
+    ):
+        judge(
+            [run("a", binary(0.5), few_shot=0, limit=None, prompts="3a")],
+            [run("b", binary(0.5), few_shot=5, split="test", prompts="4b")],
+        )
 
 
 @each(
@@ -124,8 +129,8 @@ def test_seeds_on_both_sides_are_paired_in_any_order_and_others_are_independent(
     for gain in (0.0, 0.05):
         own = []
         for seed in "012":
-            luck = shared.setdefault(seed, rng.normal(0, 0.3))
-            own.append(run(seed, np.clip(rng.normal(0.4 + luck + gain, 0.05, 300), 0, 1), seed))
+            chance = shared.setdefault(seed, rng.normal(0, 0.3))
+            own.append(run(seed, np.clip(rng.normal(0.4 + chance + gain, 0.05, 300), 0, 1), seed))
         sides.append(own)
     paired = entry(judge(sides[0], sides[1][::-1]))
     alone = entry(judge(sides[0], [run(one.place, one.scores["mmlu", "acc"]) for one in sides[1]]))
@@ -147,7 +152,7 @@ def test_the_output_says_what_the_interval_is_about(judge, sizes, seeds, about):
         [run(f"{side}{number}", binary(0.5, 60, number), seeds and seeds[number]) for number in range(size)]
         for side, size in enumerate(sizes)
     ]
-    assert about in judge(*sides).judged.caveats[0]
+    assert about in judge(*sides).evaluations.caveats[0]
 
 
 def test_holm_counts_the_first_metric_of_each_task_and_candidate(judge):
@@ -197,9 +202,9 @@ def test_few_groups_have_no_verdict_and_leave_requirements_undecided(judge):
     assert entry(results).verdict == TOO_FEW_GROUPS and entry(results).p is None
     assert results.decision.state == UNDECIDED and results.decision.exit_code == 3
     assert "too few groups: 8 passages (40 items)" in results.decision.describe()[0]
-    assert "mmlu has 8 passages (40 items); a verdict needs at least 10" in " ".join(results.judged.caveats)
+    assert "mmlu has 8 passages (40 items); a verdict needs at least 10" in " ".join(results.evaluations.caveats)
     rough = judge([run("a", values[:20])], [run("b", other[:20])])
-    assert entry(rough).verdict == BETTER and "rough: mmlu has 20 items" in " ".join(rough.judged.caveats)
+    assert entry(rough).verdict == BETTER and "rough: mmlu has 20 items" in " ".join(rough.evaluations.caveats)
 
 
 @each(
@@ -225,8 +230,8 @@ def test_the_power_table_says_what_is_needed(judge):
     assert table.rows[0][4:] == ["300 items", 3]
     single = judge([sides[0][0]], [sides[1][0]], power=2).tables[0].rows[0]
     assert int(single[2].replace(",", "")) > 5_000 and single[3] == "unknown: one run"
-    luck = [[run(f"{n}{seed}", np.full(50, 0.1 * seed * n), str(seed)) for seed in range(3)] for n in (0, 1)]
-    assert judge(*luck, power=1).tables[0].rows[0][2] == "no number suffices"
+    chance = [[run(f"{n}{seed}", np.full(50, 0.1 * seed * n), str(seed)) for seed in range(3)] for n in (0, 1)]
+    assert judge(*chance, power=1).tables[0].rows[0][2] == "no number suffices"
 
 
 def test_the_report_is_that_of_compare_in_words_that_are_true(judge, tmp_path):
@@ -264,5 +269,5 @@ def test_the_command_prints_the_table_and_exits_with_the_decision(monkeypatch, t
     assert CliRunner().invoke(app, ["judge", "base", "tuned", "--require", "mmlu > 30"]).exit_code == 3
     printed = CliRunner().invoke(app, ["judge", "base", "tuned", "--json"])
     document = json.loads(printed.stdout.splitlines()[-1])
-    assert document["result"]["judged"]["sides"][1]["name"] == "tuned"
+    assert document["result"]["evaluations"]["sides"][1]["name"] == "tuned"
     assert document["result"]["scores"][1]["difference"]["metrics"]["acc"]["verdict"] == BETTER

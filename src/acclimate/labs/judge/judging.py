@@ -34,7 +34,7 @@ from acclimate.results.scores import (
     MetricSummary,
     ScoreRow,
 )
-from acclimate.results.study import Judged, JudgedSide, MethodRow, ReportTable, StudyResults
+from acclimate.results.study import EvaluatedSide, Evaluations, MethodRow, ReportTable, StudyResults
 
 OWN_UNIT = "Scores in their own unit"
 OF_SIGN = {1: BETTER, 0: NO_DIFFERENCE, -1: WORSE}
@@ -321,10 +321,13 @@ def _check_settings(first: Run, run: Run, task: str) -> None:
     """Refuse a run that was evaluated in another way, as far as the logs say."""
     ours, theirs = first.settings.get(task, {}), run.settings.get(task, {})
     if different := [name for name in ours if name in theirs and ours[name] != theirs[name]]:
-        shown = joined([f"{name} is {shorten(theirs[name])} and {shorten(ours[name])}" for name in different])
+        shown = [
+            f"{name} {shorten(theirs[name])} and {shorten(ours[name])}" for name in different if name != "prompts"
+        ]
+        shown += ["the prompts differ"] * ("prompts" in different)  # known by a hash only
         raise UserError(
-            f"'{run.place}' and '{first.place}' evaluate task '{task}' in different ways: {shown.replace('_', ' ')}. "
-            "Evaluate both in the same way."
+            f"'{run.place}' and '{first.place}' evaluate task '{task}' in different ways: "
+            f"{joined(shown).replace('_', ' ')}. Evaluate both in the same way."
         )
 
 
@@ -338,7 +341,7 @@ def make_results(comparing: Comparing, options: JudgeOptions) -> StudyResults:
         tables.append(_needed(shares, options.power))
     title = f"{joined(names)} compared with {reference.name}"
     return StudyResults(
-        name="judged",
+        name="judge",
         title=title,
         notes=comparing.notes,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -348,9 +351,9 @@ def make_results(comparing: Comparing, options: JudgeOptions) -> StudyResults:
         tables=[table for table in tables if table.rows],
         config={"reference": reference.place, "compared": [side.place for side in others]},
         environment={"acclimate": __version__, "python": platform.python_version()},
-        judged=Judged(
+        evaluations=Evaluations(
             sides=[
-                JudgedSide(name=side.name, place=side.place, runs=[run.place for run in side.runs])
+                EvaluatedSide(name=side.name, place=side.place, runs=[run.place for run in side.runs])
                 for side in comparing.sides
             ],
             note=NOTE,
@@ -380,7 +383,7 @@ def _score_rows(sides: Sequence[Side], found: Sequence[Judgement]) -> list[Score
                     task=task,
                     method=side.name,
                     metric=metric,
-                    kind="judged",
+                    kind="evaluation",
                     metrics=metrics,
                     seeds=list(range(1, len(side.runs) + 1)),
                     test_items=aligned.first.shape[1],

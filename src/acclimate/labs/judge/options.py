@@ -18,7 +18,7 @@ from acclimate.data.fields import Places, Require, Strings, read_names
     "judge",
     "acclimate.labs.judge.judging:judge",
     show="show_judge",
-    example="acclimate judge base.csv tuned.csv --require 'mmlu > 0' --out runs/judged",
+    example="acclimate judge base.csv tuned.csv --require 'mmlu > 0' --out runs/judge",
     page="docs/judge.md",
     section=EVALUATE,
     order=5,
