@@ -93,7 +93,8 @@ class Cell(NamedTuple):
             return np.clip(np.round(ability + run + 2), 0, 4) / 4
         if self.scores == "skewed":
             return np.exp(ability) + run
-        return ability + run + noise * rng.random(ability.shape, np.float32) ** -0.4  # the tail of t with 2.5 degrees
+        # The tail of Student's t with 2.5 degrees of freedom.
+        return ability + run + noise * (1 - rng.random(ability.shape, np.float32)) ** -0.4
 
 
 def measure(cell: Cell, worlds: int) -> dict[str, Any]:
