@@ -139,7 +139,7 @@ def required_options(cls) -> dict:
         if accepts(kind, int) or accepts(kind, float)
     }
     return {
-        name: {"x": "x", "y": "y"} if name in ("corpora", "experts", "domains", "results") else "x"
+        name: {"x": "x", "y": "y"} if name in ("corpora", "experts", "domains", "results", "logs") else "x"
         for name in required
     } | numbers
 

@@ -250,6 +250,7 @@ VERBS = [
     Case("advise: a negative number", f"{ADVISE} --pilot-steps -1", 2, r"pilot", put("none.txt", "good\n")),
     Case("plan ratio: no points", "plan ratio", 2, r"^Error: Give measured points with --log"),
     Case("plan ratio: text instead of points", "plan ratio --log text.txt", 2, r"^Error: 'text\.txt' cannot be read"),
+    Case("judge: text instead of evaluations", "judge text.txt text.txt", 2, r"^Error: 'text\.txt' .*lm-eval"),
     Case("annotate: an unknown parameter", f"{ANNOTATE} --set dleta=1", 2, r"Did you mean 'delta'"),
     Case(
         "annotate: scores as labels", ANNOTATE, 2, r"needs a task with one label per text", task(SCORES),

@@ -71,6 +71,6 @@ def test_unknown_kinds_are_reported(folder):
         find_task_kind(task)
     with pytest.raises(
         UserError,
-        match=r"Unknown scoring 'tags'.*Available: choice, entities, multi_label, qa, regression, retrieval",
+        match=r"Unknown scoring 'tags'.*: choice, entities, generation, multi_label, qa, regression, retrieval",
     ):
         find_scoring("tags")
