@@ -404,6 +404,7 @@ def test_commands_are_listed_in_the_order_of_their_use(monkeypatch, capsys):
     assert all(panel in out for panel in SECTIONS)
 
 
+@pytest.mark.slow
 def test_help_ends_with_an_example_and_a_page(monkeypatch, capsys):
     root = Path(cli.__file__).parents[3]
     for one in find_declared():

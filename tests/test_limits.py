@@ -24,6 +24,7 @@ def tokenizer(template: str):
     return SimpleNamespace(name_or_path="model", apply_chat_template=apply)
 
 
+@pytest.mark.slow
 @each(
     "template",
     [

@@ -154,6 +154,7 @@ def test_an_error_releases_the_lock(out):
         pass
 
 
+@pytest.mark.slow
 def test_a_claim_of_another_machine_expires_without_signs_of_life(out, monkeypatch):
     monkeypatch.setattr(locks, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(locks, "POLL_SECONDS", 0.1)

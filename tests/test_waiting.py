@@ -120,7 +120,7 @@ TOGETHER = "an operation of all processes"
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        pytest.param(name, number, marks=pytest.mark.slow if name == TOGETHER else ())
+        pytest.param(name, number, marks=pytest.mark.slow if name == TOGETHER or number == signal.SIGTERM else ())
         for name in WAITS
         for number in (signal.SIGINT, signal.SIGTERM, None)
     ],

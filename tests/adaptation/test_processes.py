@@ -49,6 +49,7 @@ def together(tmp_path_factory, _own_cache):
     return out
 
 
+@pytest.mark.slow
 @each(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0), ("mixed", 0)])
 def test_loss_and_gradients_are_those_of_one_process(together, name, graph_tokens):
     """MLM, and contrastive losses with negatives of both processes; in ``mixed`` only one process keeps its graphs."""
@@ -60,6 +61,7 @@ def test_loss_and_gradients_are_those_of_one_process(together, name, graph_token
             torch.testing.assert_close(shared[key], value, rtol=1e-4, atol=1e-6, msg=f"{key} in process {rank}")
 
 
+@pytest.mark.slow
 def test_an_adaptation_ends_with_the_same_weights(together, tmp_path):
     options = {**SHORT, "steps": 4, "batch_size": 8}
     adapt(together / "still", Corpus.of(DOCUMENTS), "mlm", tmp_path / "alone", **options)
@@ -74,6 +76,7 @@ def test_an_adaptation_ends_with_the_same_weights(together, tmp_path):
         torch.testing.assert_close(shared[name], value, rtol=0, atol=0.02 * float(moved), msg=name)
 
 
+@pytest.mark.slow
 @each("name", ["more", "fewer"])
 def test_a_run_continues_with_another_number_of_processes(together, name, caplog):
     """From one process to two, and from two to one; without dropout it ends with the same weights."""
@@ -87,6 +90,7 @@ def test_a_run_continues_with_another_number_of_processes(together, name, caplog
         torch.testing.assert_close(found[key], value, rtol=0, atol=0.02 * float(moved), msg=key)
 
 
+@pytest.mark.slow
 def test_sums_of_gradients_start_during_the_backward_pass(together):
     """In the order of the buckets in both processes, although their gradients may be complete in another order."""
     for rank in range(2):
@@ -94,6 +98,7 @@ def test_sums_of_gradients_start_during_the_backward_pass(together):
             assert buckets > 20 and early > buckets / 2
 
 
+@pytest.mark.slow
 def test_processes_round_weights_alike_and_go_on_with_their_own_random_numbers(together):
     (mine, in_step, after), (other, alike, later) = (
         json.loads((together / f"rounding-{rank}.json").read_text()) for rank in range(2)
@@ -101,6 +106,7 @@ def test_processes_round_weights_alike_and_go_on_with_their_own_random_numbers(t
     assert in_step == alike and mine != other and after != later
 
 
+@pytest.mark.slow
 @pytest.mark.needs("dga")
 @each(("method", "numbers", "others"), [("lm", 2, {}), ("dga", 4, {"all_gather": 1})])
 def test_what_processes_exchange_in_a_step(together, method, numbers, others):
@@ -168,6 +174,7 @@ def test_a_mix_has_the_same_shares_and_weights(together, tmp_path):
         torch.testing.assert_close(shared[name], value, rtol=0, atol=0.02 * float(moved), msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("dga")
 def test_one_process_writes_and_nothing_is_left_over(together):
     for name in ("mlm", "dga", "timed"):
@@ -182,6 +189,7 @@ def test_one_process_writes_and_nothing_is_left_over(together):
     assert read_json(together / "timed" / "acclimate.json")["result"]["steps"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.needs("dga")
 def test_a_killed_run_resumes_with_the_same_result(together):
     whole, cut = (load_file(together / name / "model.safetensors") for name in ("dga", "cut"))
@@ -189,6 +197,7 @@ def test_a_killed_run_resumes_with_the_same_result(together):
     assert read_json(together / "cut" / "acclimate.json")["result"]["steps"] == 4
 
 
+@pytest.mark.slow
 def test_importance_sums_over_processes_and_stops_together(together):
     """Each group of 20 tokens is shared by both; a process that measured another group alone would wait forever."""
     summary = read_json(together / "early" / "importance.json")

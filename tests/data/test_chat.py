@@ -281,6 +281,7 @@ def marked(rows, template, path):
     return texts, chats
 
 
+@pytest.mark.slow
 def test_known_keys_of_rows_and_turns_act(tmp_path):
     ask, bad, good = (
         {"role": role, "content": content}

@@ -239,6 +239,7 @@ def nested_docx(path: Path, depth: int) -> None:
     write_docx(path, ["a</w:t></w:r></w:p>" + start * depth + end * depth + "<w:p><w:r><w:t>"])
 
 
+@pytest.mark.slow
 def test_a_bomb_is_counted_as_broken_and_the_others_are_read(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(conversion, "SECONDS", 1)
     monkeypatch.setattr(conversion, "MAX_MEMORY", 2**28)

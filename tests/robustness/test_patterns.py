@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import regex
 
 from acclimate.base.registry import ROOT
@@ -95,6 +96,7 @@ def seconds(pattern: Any, method: str, text: str) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.slow
 def test_every_pattern_takes_time_in_proportion_to_its_trigger():
     slow, places = set(), set()
     for name, pattern, method in patterns():

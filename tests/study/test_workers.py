@@ -130,6 +130,7 @@ def test_a_killed_worker_is_replaced(machine, folder, tmp_path, capsys):
     assert "on GPU 0 died: ended by SIGKILL" in (printed := capsys.readouterr().err) or "GPU 1 died" in printed
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_sign_of_life_is_named_and_ended(machine, folder, tmp_path, capsys, monkeypatch):
     for name, seconds in (("HEARTBEAT_SECONDS", 0.05), ("NAMED_SECONDS", 1.0), ("SILENT_SECONDS", 3.0)):
         monkeypatch.setattr(workers, name, seconds)

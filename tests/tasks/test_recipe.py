@@ -66,6 +66,7 @@ def test_what_is_given_wins_without_a_minimum(tiny_bert, tmp_path, monkeypatch):
     assert (found.epochs, found.learning_rate) == (recipe.EPOCHS, recipe.CONTRASTIVE_RATE)
 
 
+@pytest.mark.slow
 def test_a_training_that_stops_too_early_says_so(tiny_bert, caplog):
     rows = {"train": ROWS, "test": ROWS}
     with caplog.at_level(logging.WARNING):

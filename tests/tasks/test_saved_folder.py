@@ -102,6 +102,7 @@ def saved(kind, letters, variant, auto):
     return head, auto.from_pretrained(folder).eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.slow
 @each(("kind", "letters", "variant"), VARIANTS)
 def test_probabilities_are_those_of_transformers(kind, letters, variant):
     head, model, tokenizer = saved(kind, letters, variant, transformers.AutoModelForSequenceClassification)

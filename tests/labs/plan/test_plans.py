@@ -134,6 +134,7 @@ def changed(change, noise=0.003):
     ("impossible or worse than a guess", lambda row, number: {"general_loss": row["general_loss"] + 20}),
     ("impossible or worse than a guess", lambda row, number: {"domain_loss": row["domain_loss"] * 1e20}),
 ])  # fmt: skip
+@pytest.mark.slow
 def test_degenerate_losses_give_no_share(match, change):
     plan = plan_ratio(changed(change), law="cmr", **FEW)
     assert match in plan["refused"] and repr(plan).startswith("No share is recommended")

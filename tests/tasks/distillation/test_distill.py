@@ -161,6 +161,7 @@ def test_kl_distillation_teaches_the_predictions(teacher, undertrained):
     assert len(result.disagreement) == 9
 
 
+@pytest.mark.slow
 def test_a_learned_connector_and_schedules(teacher, undertrained):
     # At a higher rate all texts soon have the same state, and the activation signs hardly depend on the connector.
     options = {"epochs": 4, "distill_share": 0.5, **FAST, "learning_rate": 1e-3}
