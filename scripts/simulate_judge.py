@@ -115,8 +115,9 @@ def measure(cell: Cell, worlds: int) -> dict[str, Any]:
 
 PAGE = """# Null rates of `acclimate judge`
 
-Share of simulated comparisons without a true difference whose 95 % interval excludes zero, in percent. {worlds:,}
-pairs of sides in each of {cells} cells; over all of them {pooled:.1f} %: {better:.1f} % show the second side as
+Share of simulated comparisons without a true difference whose 95 % interval excludes zero, in percent. About
+{worlds:,} pairs of sides in each of {cells} cells;
+over all of them {pooled:.1f} %: {better:.1f} % show the second side as
 better, {worse:.1f} % as worse. The highest cell has {highest}. By `scripts/simulate_judge.py`, which has the model;
 the numbers of each cell are in [judge.json](judge.json).
 

@@ -91,7 +91,7 @@ class RunDifference:
 
     def units_needed(self, effect: float) -> int | None:
         """Return the units that are needed to see a difference with the present runs; None if no number suffices."""
-        return _smallest(lambda units: self.can_show(effect, units=units / self.units), 2, MAX_UNITS)
+        return _smallest(lambda units: self.can_show(effect, units=units / self.units), MIN_UNITS, MAX_UNITS)
 
     def runs_needed(self, effect: float) -> int | None:
         """Return the runs per side that are needed with the present items; None if no number suffices.

@@ -195,6 +195,39 @@ def test_losses_have_their_own_unit_and_lower_is_better(judge):
         judge(*sides, require="mmlu > 0")
 
 
+def test_the_direction_of_a_metric_is_said_and_can_be_given(judge):
+    values = np.random.default_rng(0).gamma(3, 1, 60)
+    sides = [[run("a", values, metric="pain")], [run("b", values + 1, metric="pain")]]
+    results = judge(*sides)
+    assert results.tables[0].rows[0][3] == BETTER and "Higher is better of pain; if not, name it" in results.notes[0]
+    results = judge(*sides, lower="pain")
+    assert results.tables[0].rows[0][3] == WORSE and results.notes == ["Lower is better of pain."]
+    with pytest.raises(UserError, match="Unknown metric 'pian'"):
+        judge(*sides, lower="pian")
+
+
+def test_one_scale_and_one_unit_hold_for_all_sides(judge):
+    zeros_and_ones = binary(0.5, 60)
+    with pytest.raises(
+        UserError, match="'a' has scores between 0 and 1 in 'acc' of task 'mmlu', and 'b' scores up to 100"
+    ):
+        judge([run("a", zeros_and_ones)], [run("b", 100 * zeros_and_ones)])
+    more = binary(0.9, 60, seed=1)
+    sides = [[run("a", zeros_and_ones)], [run("b", more)], [run("c", np.where(np.arange(60) == 3, 1.2, more))]]
+    results = judge(*sides, require="mmlu > 0.1")
+    assert not results.scores and [row[3] for row in results.tables[0].rows] == [BETTER, BETTER]
+    assert len({one.scale for one in results.decision.requirements[0].results}) == 1
+
+
+def test_copies_of_a_run_are_one_run(judge):
+    sides = [[run(f"{side}{n}", binary(0.5, 60, side)) for n in range(3)] for side in (0, 1)]
+    results = judge(*sides)
+    assert "is about these two models" in results.evaluations.caveats[0]
+    assert results.notes[0].startswith("The 3 runs of 'side-0' have the same scores, as copies of one evaluation have")
+    sides[0][2] = run("other", binary(0.5, 60, 7))
+    assert "other runs of side-0 (3 here)" in judge(*sides).evaluations.caveats[0]
+
+
 def test_few_groups_have_no_verdict_and_leave_requirements_undecided(judge):
     values, other = np.zeros(40), np.ones(40)
     groups = np.arange(40) // 5  # eight
@@ -230,6 +263,12 @@ def test_the_power_table_says_what_is_needed(judge):
     assert table.rows[0][4:] == ["300 items", 3]
     single = judge([sides[0][0]], [sides[1][0]], power=2).tables[0].rows[0]
     assert int(single[2].replace(",", "")) > 5_000 and single[3] == "unknown: one run"
+    losses = [[run("ab"[n], binary(0.5, 60, n) * 3, metric="loss")] for n in (0, 1)]
+    table = judge(*losses, power=0.5).tables[1]
+    assert table.title == "Needed to see 0.5" and table.rows[0][0] == "mmlu (loss)" and table.rows[0][2] != "10"
+    assert judge(*losses, power=300).tables[1].rows[0][2] == "10", "fewer have no verdict"
+    unequal = [[run(f"{n}{seed}", binary(0.5, 60, 10 * n + seed)) for seed in range(2 + 3 * n)] for n in (0, 1)]
+    assert judge(*unequal, power=2).tables[0].rows[0][5] == 2
     chance = [[run(f"{n}{seed}", np.full(50, 0.1 * seed * n), str(seed)) for seed in range(3)] for n in (0, 1)]
     assert judge(*chance, power=1).tables[0].rows[0][2] == "no number suffices"
 

@@ -7,6 +7,8 @@ import io
 import json
 import random
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 
@@ -19,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.labs.judge.logs import read_runs
+from acclimate.labs.judge.logs import ERROR_NAMES, read_runs
+from tests.cases import each
 
 TIME = "2026-11-28T14-25-45.456770"
 LATER = "2026-11-29T09-00-00.000001"
@@ -334,6 +337,19 @@ def test_tables_of_every_format_and_their_seeds(tmp_path, caplog):
     assert set(run.scores["all", "score"].groups) == {"one"}, "items of one group are not independent"
 
 
+def test_a_new_process_reads_a_parquet_file(tmp_path):
+    """Other imports can hide that a module is not imported."""
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "d.parquet")
+    code = f"from acclimate.labs.judge.logs import read_runs; print(len(read_runs({str(tmp_path / 'd.parquet')!r})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "2", done.stderr
+
+
+@each("name", ["cross_entropy", "val_loss", "logloss", "Perplexity", "kl_divergence", "edit_distance", "error_rate"])
+def test_losses_and_errors_are_known_by_name(name):
+    assert ERROR_NAMES.search(name) and not ERROR_NAMES.search("acc_norm") and not ERROR_NAMES.search("cerebral_score")
+
+
 def test_tasks_and_metrics_of_a_table(tmp_path, caplog):
     rows = [{"id": n, "value": n, "task": task, "metric": m} for n in range(3) for task in "ab" for m in ("f1", "wer")]
     (run,) = read_runs(write_lines(tmp_path / "x.jsonl", rows))
@@ -387,7 +403,7 @@ def test_rows_that_repeat_an_item(tmp_path, caplog):
     path = write_lines(tmp_path / "x.jsonl", [*ROWS[:8], ROWS[3]])
     (run,) = read_runs(path)
     assert run.left_out == {"that repeat another": 1} and len(run.scores["all", "score"].names) == 8
-    assert "1 rows repeat another with the same score" in caplog.text
+    assert "1 row with the item and score of another left out" in caplog.text
     write_lines(path, [*ROWS[:8], {**ROWS[3], "score": 0.9}])
     with pytest.raises(UserError, match=r"1 rows repeat an item with another score, such as '3' with 0.375 and 0.9"):
         read_runs(path)

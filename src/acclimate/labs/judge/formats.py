@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 import pyarrow
+import pyarrow.parquet
 
 from acclimate.base.errors import DamagedFileError, UserError, first_line, printable, warn_once
 from acclimate.base.files import check_regular_file, read_json_object
@@ -43,7 +44,8 @@ METRIC_NAMES = (
     *("accuracy", "acc", "correct", "is_correct", "exact_match", "em", "f1", "reward", "loss", "perplexity"),
     *("bits_per_byte", "bleu", "rouge", "rougel", "chrf", "wer", "cer"),
 )
-"""Columns that are a score of their own where none has a name of ``SCORE_NAMES``."""
+METRIC_NAME = re.compile(rf"(?:^|_)(?:{'|'.join(METRIC_NAMES)})$", re.I)
+"""Columns that are a score of their own where none has a name of ``SCORE_NAMES``, such as mmlu_acc."""
 PREDICTED = {"predicted": "gold", "predicted_label": "label"}
 """Columns of predictions, with the column of the gold answer."""
 LM_EVAL_FIELDS = (
@@ -542,7 +544,7 @@ def _find_columns(path: Path, names: Collection[str]) -> _Columns:
     """Return the columns of a table, and say which of them are not used."""
     item = _pick(names, ITEM_NAMES)
     score = _pick(names, SCORE_NAMES)
-    metrics = [score] if score else [name for name in names if name.lower() in METRIC_NAMES]
+    metrics = [score] if score else [name for name in names if METRIC_NAME.search(name)]
     pairs = [(made, gold) for made, gold in PREDICTED.items() if made in names and gold in names]
     answers = pairs[0] if pairs and not metrics else None
     named = item or _pick(names, PROMPT_NAMES)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from acclimate.base.errors import UserError, shorten
+from acclimate.base.errors import UserError, shorten, unknown_name_error
 from acclimate.base.files import check_writable, write_json
 from acclimate.base.options import verb
 from acclimate.base.verbs import show_place
@@ -38,6 +38,8 @@ from acclimate.results.study import EvaluatedSide, Evaluations, MethodRow, Repor
 
 OWN_UNIT = "Scores in their own unit"
 OF_SIGN = {1: BETTER, 0: NO_DIFFERENCE, -1: WORSE}
+PERCENT = 20
+"""Scores of at least this are no shares: a side that has them is not on the scale of one whose scores are shares."""
 MAX_NAMED = 3
 """Maximum items that a message names."""
 NOTE = (
@@ -55,11 +57,13 @@ class Side:
     Attributes:
         name: Name in the results.
         place: The path or pattern that was given.
+        copies: Number of runs that were read, if all have the same scores; they count as one.
     """
 
     name: str
     place: str
     runs: list[Run]
+    copies: int = 1
 
     @property
     def keys(self) -> dict[tuple[str, str], None]:
@@ -77,6 +81,7 @@ class Aligned(NamedTuple):
         groups: Number of the group of each item (items,), or None.
         group_name: What such a group is.
         is_error: Whether lower is better.
+        is_share: Whether the scores of all sides lie between 0 and 1, and higher is better.
     """
 
     first: np.ndarray
@@ -85,11 +90,7 @@ class Aligned(NamedTuple):
     groups: list[int] | None
     group_name: str
     is_error: bool
-
-    @property
-    def is_share(self) -> bool:
-        """Whether the scores lie between 0 and 1, and higher is better."""
-        return not self.is_error and all(one.min() >= 0 and one.max() <= 1 for one in (self.first, self.second))
+    is_share: bool
 
     def mean(self, runs: np.ndarray) -> MetricSummary:
         """Return the scores of the runs."""
@@ -144,7 +145,9 @@ class Comparing:
             tasks = dict.fromkeys(task for task, _ in keys if any(task == other for other, _ in shared))
             for task in tasks:
                 for number, metric in enumerate(metric for one, metric in shared if one == task):
-                    self.found.append(compare_sides(reference, side, task, metric, is_primary=number == 0))
+                    is_share = are_shares(self.sides, task, metric)
+                    found = compare_sides(reference, side, task, metric, is_primary=number == 0, is_share=is_share)
+                    self.found.append(found)
             self._note_tasks(reference, side, tasks)
         if not self.found:
             every = [sorted({task for run in side.runs for task, _ in run.scores}) for side in self.sides]
@@ -154,11 +157,21 @@ class Comparing:
                 + "; ".join(f"'{side.name}' has {joined(own)}" for side, own in zip(self.sides, every, strict=True))
                 + "."
             )
+        for is_error, better in ((True, "Lower"), (False, "Higher")):
+            own = [one.metric for one in self.found if not one.aligned.is_share and one.aligned.is_error == is_error]
+            if own:
+                advice = "" if is_error else "; if not, name it with --lower"
+                self.notes.append(f"{better} is better of {joined(list(dict.fromkeys(own)))}{advice}.")
         answered = [one for one in self.found if one.is_primary and not one.why]
         for one, p in zip(answered, holm([one.entry.p or 0.0 for one in answered]), strict=True):
             one.entry = Comparison(**{**vars(one.entry), "p_holm": p})
 
     def _note_rows(self, side: Side) -> None:
+        if side.copies > 1:
+            self.notes.append(
+                f"The {side.copies} runs of '{side.name}' have the same scores, as copies of one evaluation have; "
+                "they count as one run."
+            )
         for run in side.runs:
             for reason, count in run.left_out.items():
                 self.notes.append(f"'{run.place}': {format_count(count, 'item')} {reason} left out.")
@@ -197,7 +210,7 @@ def judge(options: JudgeOptions) -> StudyResults:
     requirements = parse_requirements(options.require)
     out = None if options.out is None else Path(options.out)
     check_writable(out)
-    comparing = Comparing(read_sides(options.logs), options.metrics)
+    comparing = Comparing(read_sides(options.logs, options.lower), options.metrics)
     comparing.run()
     results = make_results(comparing, options)
     if requirements:
@@ -209,27 +222,83 @@ def judge(options: JudgeOptions) -> StudyResults:
     return results
 
 
-def read_sides(logs: Sequence[str]) -> list[Side]:
-    """Read the runs of each side, and name it: as given, else by the model in the logs, else by the file or folder."""
+def read_sides(logs: Sequence[str], lower: Collection[str] = ()) -> list[Side]:
+    """Read the runs of each side, and name it: as given, else by the model in the logs, else by the file or folder.
+
+    Args:
+        logs: The sides.
+        lower: Metrics of which lower is better, besides those that are known.
+
+    Raises:
+        UserError: If a log cannot be read, two sides have one name, or no log has a metric of ``lower``.
+    """
     given = [split_name(one) for one in logs]
-    runs = [read_runs(place) for _, place in given]
+    runs = [[_with_directions(run, lower) for run in read_runs(place)] for _, place in given]
+    measured = dict.fromkeys(metric for own in runs for run in own for _, metric in run.scores)
+    if unknown := [metric for metric in lower if metric not in measured]:
+        raise unknown_name_error("metric", unknown[0], measured)
     models = ["/".join(dict.fromkeys(run.model for run in own if run.model)) for own in runs]
     choices = [models, [Path(place).stem or place for _, place in given], [place for _, place in given]]
     names = next((own for own in choices if all(own) and len(set(own)) == len(own)), choices[-1])
     names = [name or other for (name, _), other in zip(given, names, strict=True)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"Two sides have the name '{twice}'; give each its own as NAME=PATH.")
-    return [Side(name, place, own) for name, (_, place), own in zip(names, given, runs, strict=True)]
+    return [
+        Side(name, place, own[:1], len(own)) if _are_copies(own) else Side(name, place, own)
+        for name, (_, place), own in zip(names, given, runs, strict=True)
+    ]
 
 
-def compare_sides(reference: Side, side: Side, task: str, metric: str, *, is_primary: bool) -> Judgement:
+def _with_directions(run: Run, lower: Collection[str]) -> Run:
+    scores = {key: replace(one, is_error=one.is_error or key[1] in lower) for key, one in run.scores.items()}
+    return replace(run, scores=scores)
+
+
+def _are_copies(runs: Sequence[Run]) -> bool:
+    """Return whether all runs have the same scores of all items, of which there are several."""
+    first = runs[0].scores
+    return len(runs) > 1 and all(
+        run.scores.keys() == first.keys()
+        and all(
+            one.names == first[key].names and np.array_equal(one.values, first[key].values)
+            for key, one in run.scores.items()
+        )
+        for run in runs[1:]
+    )
+
+
+def are_shares(sides: Sequence[Side], task: str, metric: str) -> bool:
+    """Return whether the scores of all sides lie between 0 and 1, and higher is better.
+
+    Raises:
+        UserError: If those of one side do, and those of another go to 20 or more, as percentages do.
+    """
+    found = {
+        run.place: run.scores[task, metric] for side in sides for run in side.runs if (task, metric) in run.scores
+    }
+    if any(one.is_error for one in found.values()):
+        return False
+    within = {place: bool(one.values.min() >= 0 and one.values.max() <= 1) for place, one in found.items()}
+    large = [place for place, one in found.items() if one.values.max() >= PERCENT]
+    if large and any(within.values()):
+        small = next(place for place, is_small in within.items() if is_small)
+        raise UserError(
+            f"'{small}' has scores between 0 and 1 in '{metric}' of task '{task}', and '{large[0]}' scores up to "
+            f"{found[large[0]].values.max():g}. Give both on one scale."
+        )
+    return all(within.values())
+
+
+def compare_sides(
+    reference: Side, side: Side, task: str, metric: str, *, is_primary: bool, is_share: bool
+) -> Judgement:
     """Compare a side with the reference on a task.
 
     Raises:
         UserError: If a run lacks items of another, or was evaluated with other settings.
     """
     paired = are_paired(reference, side)
-    aligned = align(reference, side, task, metric, paired)
+    aligned = align(reference, side, task, metric, paired)._replace(is_share=is_share)
     found = difference_of_runs(*aligned[:4], paired=paired, is_error=aligned.is_error)
     interval, means = found.interval, [aligned.mean(runs) for runs in (aligned.second, aligned.first)]
     low, high = interval.low, interval.high
@@ -296,7 +365,7 @@ def align(reference: Side, side: Side, task: str, metric: str, paired: bool) -> 
             )
     numbers = None if groups is None else number_groups(groups)
     is_error = first.scores[task, metric].is_error
-    return Aligned(np.stack(values[1]), np.stack(values[0]), weights, numbers, group_name, is_error)
+    return Aligned(np.stack(values[1]), np.stack(values[0]), weights, numbers, group_name, is_error, False)
 
 
 def _same_weights(scores: Scores, order: list[int], weights: np.ndarray | None) -> bool:
@@ -338,7 +407,7 @@ def make_results(comparing: Comparing, options: JudgeOptions) -> StudyResults:
     shares = [one for one in comparing.found if one.aligned.is_share]
     tables = [_own_units([one for one in comparing.found if not one.aligned.is_share], reference)]
     if options.power is not None:
-        tables.append(_needed(shares, options.power))
+        tables.append(_needed(comparing.found, options.power))
     title = f"{joined(names)} compared with {reference.name}"
     return StudyResults(
         name="judge",
@@ -424,24 +493,24 @@ def _needed(found: Sequence[Judgement], points: float) -> ReportTable:
     found = [one for one in found if one.is_primary and not one.why]
     rows: list[list[Any]] = []
     for one in found:
-        units, runs = one.found.units_needed(points / 100), one.found.runs_needed(points / 100)
+        effect = points / 100 if one.aligned.is_share else points
+        units, runs = one.found.units_needed(effect), one.found.runs_needed(effect)
         shown = ["no number suffices" if number is None else f"{number:,}" for number in (units, runs)]
         shown[1] = shown[1] if one.found.sides else "unknown: one run"
-        present = max((side.runs for side in one.found.sides), default=1)
-        rows.append([one.task, one.side.name, *shown, one.units, present])
+        present = min((side.runs for side in one.found.sides), default=1)
+        name = one.task if one.aligned.is_share else f"{one.task} ({one.metric})"
+        rows.append([name, one.side.name, *shown, one.units, present])
     unit = " or ".join(dict.fromkeys("items" if one.aligned.groups is None else "groups" for one in found))
+    kinds = {one.aligned.is_share for one in found}
+    size = f"{points:g} percentage point{'' if points == 1 else 's'}" if kinds == {True} else f"{points:g}"
+    of = {1: "", 2: ", in percentage points of shares and the unit of other scores,"}[len(kinds or {0})]
     note = (
-        f"To see a true difference of {format_points(points)} with a probability of 80 %, from the variances of this "
-        f"comparison: {unit} that are needed with the present runs, and runs a side that are needed with the present "
-        "items."
+        f"To see a true difference of {size}{of} with a probability of 80 %, from the variances of this "
+        f"comparison: {unit} that are needed with the present runs, and runs that are needed with the present items, "
+        "of the side with the fewest if both have several."
     )
     columns = ["task", "model", f"{unit} needed", "runs needed", "now", "runs now"]
-    return ReportTable(title=f"Needed to see {format_points(points)}", note=note, columns=columns, rows=rows)
-
-
-def format_points(points: float) -> str:
-    """Return a difference in words."""
-    return f"{points:g} percentage point{'' if points == 1 else 's'}"
+    return ReportTable(title=f"Needed to see {size}", note=note, columns=columns, rows=rows)
 
 
 def _about(reference: Side, others: Sequence[Side]) -> list[str]:

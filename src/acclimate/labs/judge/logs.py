@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from acclimate.base.errors import UserError, printable, warn_once
+from acclimate.data.documents import format_count
 from acclimate.data.opening import check_file
 from acclimate.data.rows import LeftOut, RowError
 from acclimate.labs.judge.formats import (
@@ -35,7 +36,8 @@ from acclimate.labs.judge.formats import (
 )
 
 ERROR_NAMES = re.compile(
-    r"(?:^|[_\W])(?:perplexity|ppl|loss|nll|bits_per_byte|bpb|wer|cer|ter|error|mae|mse|rmse|brier\w*|ece)(?:$|[_\W])",
+    r"(?:^|[_\W])(?:perplexity|ppl|\w*loss|nll|\w*cross_?entropy|xent|surprisal|bits_per_byte|bpb|bpc|wer|cer|ter|mer|"
+    r"errors?|mae|mse|rmse|mape|brier\w*|ece|\w*distance|\w*divergence)(?:$|[_\W])",
     re.I,
 )
 """Names of metrics of which lower is better, where a log does not say it."""
@@ -177,7 +179,7 @@ class Items:
             if repeats == "mistake":
                 _check_equal(where, names, starts, [pair[0] for pair in columns.values()])
                 left_out["that repeat another"] += repeated
-                warn_once(f"{where}: {repeated:,} rows repeat another with the same score and are left out.")
+                warn_once(f"{where}: {format_count(repeated, 'row')} with the item and score of another left out.")
             columns = {metric: [_segment_means(one, starts) for one in pair] for metric, pair in columns.items()}
             names, order = [names[place] for place in starts], [order[place] for place in starts]
         found = {}

@@ -47,7 +47,8 @@ class JudgeOptions:
     power: Annotated[
         Positive | None,
         Option(
-            "Difference in percentage points: show how many items and runs would be needed to see it.",
+            "Difference in percentage points, or in the unit of other scores: show how many items and runs would be "
+            "needed to see it.",
             METHOD,
             more="With a probability of 80 %, from the variances of this comparison.",
         ),
@@ -60,6 +61,18 @@ class JudgeOptions:
             DATA,
             default="all, and the first one decides",
             flag="--metric",
+            many=True,
+        ),
+    ] = ()
+    lower: Annotated[
+        Strings,
+        BeforeValidator(read_names),
+        Option(
+            "Metric of which lower is better.",
+            DATA,
+            more="Losses, perplexities and error rates are known; the output says which.",
+            default="those with the name of a loss or an error",
+            flag="--lower",
             many=True,
         ),
     ] = ()
