@@ -290,3 +290,11 @@ def test_options_of_fine_tuning_are_part_of_the_identity_of_a_run(tiny_bert, tmp
     record = json.loads((tmp_path / "out" / "run.json").read_text())["identity"]["options"]
     assert (record["patience"], record["epochs"], record["max_length"]) == (2, 1, 128)
     assert not {"out", "progress", "report_to"} & record.keys()
+
+
+def test_a_file_of_templates_is_read_however_it_is_given(tmp_path):
+    file = tmp_path / "templates.yaml"
+    file.write_text('["Q: {question}", "{question}\\nA:"]', encoding="utf-8")
+    for given_file in (file, str(file), [str(file)]):  # the last is what the command line gives
+        options = build(FinetuneOptions, "model", "task", template=given_file, epochs=0)
+        assert options.template == ("Q: {question}", "{question}\nA:")

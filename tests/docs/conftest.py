@@ -164,6 +164,8 @@ def write_tasks(folder: Path) -> None:
     for name in ("faq", "mmlu"):
         write_lines(folder / f"{name}.jsonl", answers)
     write_lines(folder / "samples_gsm8k.jsonl", [{"doc": row} for row in answers])
+    prompts = ["Question: {question}\nAnswer:", "{question}\n{choices}\nAnswer:"]
+    (folder / "templates.yaml").write_text(yaml.safe_dump(prompts), encoding="utf-8")
     write_retrieval(folder / "retrieval")
     for split in ("train", "dev", "test"):
         write_lines(folder / "tasks" / "restaurant" / f"{split}.jsonl", rows("text", "label"))

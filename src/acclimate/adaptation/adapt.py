@@ -151,6 +151,19 @@ def adapt_and_push(options: AdaptCommand) -> AdaptResult:
     return result
 
 
+def _from_anywhere(replay: Any) -> Any:
+    """Return what is replayed with absolute paths, since those of ``--set`` are relative to the study file."""
+
+    def locate(source: Any) -> Any:
+        prefix = "chat:" if str(source).startswith("chat:") else ""
+        place = Path(str(source).removeprefix(prefix)).expanduser()
+        return f"{prefix}{place.absolute()}" if place.exists() else source
+
+    if isinstance(replay, dict):
+        return {locate(source): share for source, share in replay.items()}
+    return [locate(source) for source in replay] if isinstance(replay, list | tuple) else locate(replay)
+
+
 def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]:
     """Yield what ``acclimate adapt`` prints."""
     yield from result.describe()
@@ -174,6 +187,8 @@ def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]
     if options.task is not None or not causal:
         text += ["--task", task]
     given = {name: getattr(options, name) for name in ("adapter", "replay")} if causal else {}
+    if given.get("replay"):
+        given["replay"] = _from_anywhere(given["replay"])
     kept = [("--set", f"adapt.{name}={json.dumps(value)}") for name, value in given.items() if value]
     compared = [*text, *reading, "--methods", result.method, *itertools.chain(*kept)]
     words = ["--model", options.model, *compared, "--out", "runs/compare"]

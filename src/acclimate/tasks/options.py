@@ -68,6 +68,8 @@ def read_templates(value: Any) -> Any:
     Raises:
         ValueError: If such a file has no list of texts.
     """
+    if isinstance(value, list | tuple) and len(value) == 1:  # as from the command line
+        value = value[0]
     if not (isinstance(value, str | Path) and str(value).endswith((".yaml", ".yml"))):
         return value if value is None else read_listed(value)
     try:
