@@ -46,6 +46,8 @@ def test_meters_of_every_adaptation(tmp_path, monkeypatch):
     backend = world.backend(others={"meters": world.meters})
     results = compare(values, tmp_path / "out", progress=False, backend=backend)
     (measured,) = {tuple(one["texts"]["general"]) for one in world.arguments if one["kind"] == "meters"}
+    general = [one for one in world.arguments if one["kind"] == "lm_loss" and tuple(one["texts"]) == measured]
+    assert len(general) == 10, "of each model once, before and after the probe"
     probes = [one for one in world.arguments if one["kind"] == "adapt" and one["method"] == "lm"]
     assert len(probes) == 5 and all(one["steps"] == 30 for one in probes)
     assert all(one["documents"] and not set(one["documents"]) & set(measured) for one in probes)

@@ -20,6 +20,7 @@ from acclimate.results.study import StudyResults
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import Texts
 from acclimate.study.job import Job, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.jobs.lm_loss import DOMAIN, GENERAL, TextLoss
 
 PROBE_OPTIONS = ("batch_size", "max_length", "precision", "learning_rate", "mask_rate")
 """Options of the study's adaptations with which the recovery probe is trained, too."""
@@ -39,13 +40,12 @@ class Meters(Record):
     """What is measured of a model.
 
     Attributes:
-        general: Loss on general text in nats per predicted token.
-        probed: The same after the steps of the recovery probe; None without it.
+        probed: Loss on general text after the steps of the recovery probe, in nats per predicted token; None without
+            it.
         kl: KL(base || adapted) by text, and ``distance`` of the weights: see
             :func:`acclimate.labs.meters.meters.measure_meters`. None for the base model.
     """
 
-    general: float
     probed: float | None = optional()
     kl: dict[str, float | None] | None = optional()
     distance: float | None = optional()
@@ -77,7 +77,7 @@ class MeterRow(Record):
 
 @register("meters", summary="distance of adapted models from their base model, and what they recover at once")
 class MeterJob(Job):
-    """Measure a model, before and after a short training on general text.
+    """Measure a model, and its loss on general text after a short training on such text.
 
     Attributes:
         model: The model.
@@ -105,23 +105,20 @@ class MeterJob(Job):
         """Measure the model."""
         from acclimate.labs.meters.meters import measure_meters  # imports torch
 
-        path, found = context.path(self.model), Meters(general=0.0)
+        path, found = context.path(self.model), Meters()
         if self.base is not None:
             measure = context.backend.others.get(self.name, measure_meters)
             texts = {name: texts.texts for name, texts in self.texts.items()}
             measured = measure(context.path(self.base), path, texts, max_length=self.max_length)
             found.kl, found.distance = measured["kl"], measured["distance"]
-        found.general = self._loss(context, path)
         if self.probe is not None:
             with TemporaryDirectory() as folder:
                 out = Path(folder) / "probe"
                 given = {**self.options, "method": "lm", "similarity": NO_SIMILARITY}
                 context.backend.adapt(path, self.probe, out=out, progress=False, **given)
-                found.probed = self._loss(context, str(out))
+                measured = context.backend.lm_loss(str(out), self.general.texts, max_length=self.max_length)
+                found.probed = float(measured["nats"])
         return found
-
-    def _loss(self, context: RunContext, path: str) -> float:
-        return float(context.backend.lm_loss(path, self.general.texts, max_length=self.max_length)["nats"])
 
     @classmethod
     def is_used(cls, config: StudyConfig) -> bool:
@@ -132,9 +129,10 @@ class MeterJob(Job):
     def measure(cls, planner: Planner, subject: StudyModel) -> None:
         """Add a job for an adapted model, or for the base model."""
         evaluate, inputs = planner.config.evaluate, planner.inputs
-        if inputs.general is None or (subject.base is None and not subject.is_reference):
+        is_measured = evaluate.recovery > 0 if subject.is_reference else subject.base is not None
+        if inputs.general is None or not (is_measured and subject.measures_loss):
             return
-        own = {"domain": inputs.heldout[subject.domain.name], "general": inputs.general}
+        own = {DOMAIN: inputs.heldout[subject.domain.name], GENERAL: inputs.general}
         given = {name: value for name, value in planner.config.adapt.given().items() if name in PROBE_OPTIONS}
         probe = inputs.general_text("evaluate.recovery") if evaluate.recovery else None
         job = cls(
@@ -147,18 +145,23 @@ class MeterJob(Job):
             probe=probe,
             options={**given, "steps": evaluate.recovery, "seed": 0} if probe else {},
         )
-        planner.add(job.at(text="general"))
+        planner.add(job.at(text=GENERAL))
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return one row per adaptation."""
-        found, made = view.group(Meters), []
-        for (model, domain, method, *_), entries in found.items():
-            base = found.get((model, domain, None, None, None, "general", None))
-            if method is None or not base:
+        """Return one row per adaptation whose loss on general text is measured, as that of its base model is."""
+        found, losses, made = view.group(Meters), view.group(TextLoss), []
+        for key, entries in found.items():
+            model, domain, method, *_ = key
+            start = model, domain, None, None, None, GENERAL, None
+            if method is None or start not in losses:
                 continue
-            before = base[0].result
+            before = losses[start][0].result.nats
+            probed = found[start][0].result.probed if start in found else None
+            after = {entry.job.place.adapt_seed: entry.result.nats for entry in losses.get(key, ())}
             for place, own in ((entry.job.place, entry.result) for entry in entries):
+                if place.adapt_seed not in after:
+                    continue
                 row = MeterRow(
                     model=str(model),
                     domain=str(domain),
@@ -166,11 +169,11 @@ class MeterJob(Job):
                     method=method,
                     adapt_seed=place.adapt_seed,
                     distance=own.distance,
-                    forgotten=own.general - before.general,
+                    forgotten=after[place.adapt_seed] - before,
                 )
-                row.kl_domain, row.kl_general = ((own.kl or {}).get(name) for name in ("domain", "general"))
-                if own.probed is not None and before.probed is not None and row.forgotten >= LEAST_FORGOTTEN:
-                    row.recovered = 1 - (own.probed - before.probed) / row.forgotten
+                row.kl_domain, row.kl_general = ((own.kl or {}).get(name) for name in (DOMAIN, GENERAL))
+                if own.probed is not None and probed is not None and row.forgotten >= LEAST_FORGOTTEN:
+                    row.recovered = 1 - (own.probed - probed) / row.forgotten
                 made.append(row)
         return {cls.name: made}
 
