@@ -360,6 +360,12 @@ def test_tasks_and_metrics_of_a_table(tmp_path, caplog):
     (run,) = read_runs(write_lines(tmp_path / "wide.jsonl", wide))
     assert run.scores["all", "correct"].values.sum() == 1 and run.scores["all", "loss"].is_error
     assert "its items in 'question' and its scores in correct, loss; not used: who" in caplog.text
+    for name in ("own.json", "own.jsonl"):
+        rows = [{"item": n, "mmlu_acc": n % 2} for n in range(3)]
+        text = json.dumps(rows) if name == "own.json" else "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (run,) = read_runs(tmp_path / name)
+        assert list(run.scores) == [("all", "mmlu_acc")]
     for task in "pq":
         write_lines(tmp_path / "parts" / f"{task}.jsonl", [{"id": n, "score": n, "task": task} for n in range(3)])
     (run,) = read_runs(tmp_path / "parts")

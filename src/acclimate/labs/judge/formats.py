@@ -255,8 +255,9 @@ def open_log(path: Path, is_named: bool) -> Log:
 def _can_be_log(path: Path) -> bool:
     """Return whether the start of a JSON file has the keys of a log; others, as of a tokenizer, are not parsed."""
     with path.open("rb") as file:
-        head = file.read(HEAD)
-    return any(f'"{key}"'.encode() in head for key in ("status", *SCORE_NAMES, *METRIC_NAMES, *PREDICTED))
+        keys = re.findall(r'"(\w+)"', file.read(HEAD).decode("utf-8", "replace"))
+    known = ("status", *SCORE_NAMES, *PREDICTED)
+    return any(key in known or METRIC_NAME.search(key) for key in keys)
 
 
 def _read_results(path: Path) -> dict[str, Any]:

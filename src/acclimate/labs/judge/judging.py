@@ -298,7 +298,7 @@ def compare_sides(
         UserError: If a run lacks items of another, or was evaluated with other settings.
     """
     paired = are_paired(reference, side)
-    aligned = align(reference, side, task, metric, paired)._replace(is_share=is_share)
+    aligned = align(reference, side, task, metric, paired=paired, is_share=is_share)
     found = difference_of_runs(*aligned[:4], paired=paired, is_error=aligned.is_error)
     interval, means = found.interval, [aligned.mean(runs) for runs in (aligned.second, aligned.first)]
     low, high = interval.low, interval.high
@@ -329,7 +329,7 @@ def are_paired(reference: Side, side: Side) -> bool:
     return is_known and one == other and 1 < len(one) == len(seeds[0]) == len(seeds[1])
 
 
-def align(reference: Side, side: Side, task: str, metric: str, paired: bool) -> Aligned:
+def align(reference: Side, side: Side, task: str, metric: str, *, paired: bool, is_share: bool) -> Aligned:
     """Return the scores of two sides in the order of the items, and of the seeds, of the reference.
 
     Raises:
@@ -365,7 +365,7 @@ def align(reference: Side, side: Side, task: str, metric: str, paired: bool) -> 
             )
     numbers = None if groups is None else number_groups(groups)
     is_error = first.scores[task, metric].is_error
-    return Aligned(np.stack(values[1]), np.stack(values[0]), weights, numbers, group_name, is_error, False)
+    return Aligned(np.stack(values[1]), np.stack(values[0]), weights, numbers, group_name, is_error, is_share)
 
 
 def _same_weights(scores: Scores, order: list[int], weights: np.ndarray | None) -> bool:
