@@ -167,6 +167,7 @@ ROWS = st.builds(lambda a, text: {"a": a, "text": text}, VALUES, st.text(max_siz
         st.builds(lambda a, text: {"a": a, "text": text}, VALUES, st.text(max_size=30)), min_size=1, max_size=4
     )
 )
+@example(rows=[{"a": [2**63], "text": "an integer of more than 64 bits"}])
 @example(rows=[{"a": None, "text": "\r"}, {"a": "two\r\nlines", "text": '"quoted", and more\n'}])
 def test_every_format_holds_what_was_written(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tables")

@@ -73,7 +73,7 @@ def _write_parquet(file: Any, names: list[str], rows: Rows) -> None:
         values = [row.get(name) for row in rows]
         try:
             columns[name] = pyarrow.array(values)
-        except (pyarrow.ArrowException, TypeError, ValueError):
+        except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
             columns[name] = pyarrow.array([None if value is None else str(_flat(value)) for value in values])
     parquet.write_table(pyarrow.table(columns), file)
 
