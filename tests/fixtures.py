@@ -138,13 +138,16 @@ def _warn_again():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Try a third of the examples of each property in the quick suite; ``-m "slow or hypothesis"`` tries all."""
+    """Try a third of the examples of each property in the quick suite, the same ones in each run.
+
+    ``-m "slow or hypothesis"`` tries all, and others each time.
+    """
     tests = {getattr(item, "function", None) for item in items} if config.option.markexpr == "not slow" else set()
     while tests := {test for test in tests if test is not None}:
         for test in tests:
             if found := vars(test).get("_hypothesis_internal_use_settings"):
                 few = min(found.max_examples, max(5, found.max_examples // 3))
-                test._hypothesis_internal_use_settings = hypothesis.settings(found, max_examples=few)
+                test._hypothesis_internal_use_settings = hypothesis.settings(found, max_examples=few, derandomize=True)
         tests = {getattr(test, "__wrapped__", None) for test in tests if not hasattr(test, "hypothesis")}
 
 

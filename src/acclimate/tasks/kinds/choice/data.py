@@ -137,7 +137,7 @@ def find_columns(rows: Sequence[Row], options: ReadingOptions, unanswered: bool 
     choices, guessed = _choice_columns(lower), None
     if len(choices) == 1 and not any(map(_is_list, cells(rows[:READ_ROWS], choices[0]))):
         choices = ()
-    if not choices and (guessed := _guess_lists(rows[:READ_ROWS])):
+    if len(choices) < 2 and (guessed := _guess_lists(rows[:READ_ROWS], choices)):
         choices = guessed[:1]
     if not questions and choices:
         other = [name for name in names if name not in choices and are_texts(cells(rows[:READ_ROWS], name))]
@@ -176,13 +176,19 @@ def _choice_columns(lower: Mapping[str, str]) -> tuple[str, ...]:
     return next(((lower[name],) for name in CHOICES_NAMES if name in lower), ())
 
 
-def _guess_lists(rows: Sequence[Row]) -> tuple[str, str] | None:
-    """Return the only column of lists of texts, and a column that says which of them is correct, if there are any."""
+def _guess_lists(rows: Sequence[Row], known: Sequence[str]) -> tuple[str, str] | None:
+    """Return the only column of lists of texts, and a column that says which of them is correct, if there are any.
+
+    Args:
+        rows: The rows.
+        known: The column of lists, if its name is usual.
+    """
     names = column_names(rows)
-    lists = [name for name in names if sum(len(_texts_of(row.get(name))) > 1 for _, row in rows) > 0.8 * len(rows)]
+    found = {name: [_texts_of(row.get(name), printed=name in known) for _, row in rows] for name in known or names}
+    lists = [name for name, texts in found.items() if sum(len(each) > 1 for each in texts) > 0.8 * len(rows)]
     if len(lists) != 1:
         return None
-    every = [(row, Choices(_texts_of(row.get(lists[0])), [])) for _, row in rows]
+    every = [(row, Choices(texts, [])) for (_, row), texts in zip(rows, found[lists[0]], strict=True)]
     for name in names:
         for read in READINGS.values() if name.lower() in ANSWER_NAMES else (_by_letter, _by_text):
             if sum(read(_value(row, name), choices) is not None for row, choices in every) > 0.8 * len(every):
@@ -196,7 +202,10 @@ def _is_list(value: Any) -> bool:
     return False
 
 
-def _texts_of(value: Any) -> list[str]:
+def _texts_of(value: Any, printed: bool = False) -> list[str]:
+    if printed:
+        with suppress(ValueError):
+            value = _plain(value)
     return value if isinstance(value, list) and all(isinstance(text, str) for text in value) else []
 
 
