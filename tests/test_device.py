@@ -96,3 +96,10 @@ def test_a_thousand_shapes_do_not_fill_the_memory():
         return int(done.stdout)
 
     assert growth(device.TORCH_LRU_CACHE_SIZE) < growth(1_024) / 4
+
+
+@pytest.mark.parametrize(("precision", "is_fast"), [("bf16", False), ("bf16", True), ("auto", False), ("fp32", False)])
+def test_bf16_without_instructions_for_it_is_reported(monkeypatch, caplog, precision, is_fast):
+    monkeypatch.setattr(device, "has_fast_bf16", lambda kind: is_fast)
+    device.choose_precision(precision, torch.device("cpu"))
+    assert ("no bf16 instructions" in caplog.text) == (precision == "bf16" and not is_fast)

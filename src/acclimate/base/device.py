@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 import torch
 from torch import nn
 
-from acclimate.base.errors import UserError, environment_integer
+from acclimate.base.errors import UserError, environment_integer, warn_once
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -128,6 +128,11 @@ def choose_precision(precision: str = "auto", device: torch.device | None = None
         return "fp16" if kind == "cuda" and has_capability(FP16_CAPABILITY) else "fp32"
     if precision == "fp16" and kind == "cpu":
         raise UserError("Precision fp16 is for GPUs; use auto, bf16 or fp32 on a CPU.")
+    if precision == "bf16" and kind == "cpu" and not has_fast_bf16(kind):
+        warn_once(
+            "This CPU has no bf16 instructions, so that precision bf16 is up to 50 times slower than fp32. "
+            "The default, auto, chooses fp32 here."
+        )
     for known in get_args(Precision):
         if precision == known:
             return known
