@@ -1,11 +1,14 @@
 """Recompute the intervals of published results with the groups of their test items as units, from the stored cells.
 
     python scripts/regroup_results.py             # all pages with cells and groups; then `make docs`
+    python scripts/regroup_results.py --rivals    # only the differences from the cheapest rivals
 
 The studies under docs/results ran when every test item counted as independent. `results.json` and `cells.tar.xz` stay
 as they were. `docs/results/groups.json` has the number of the document, abstract or review of each test item, taken
 from the ids in the data; `grouped.json` in the folder of a page has the rows that change, which `render_results.py`
 shows instead of the old ones. What is computed without groups has to equal `results.json`, else this stops.
+
+`rivals.json` has the differences of the rows in `rivals.yaml` from another row than the baseline, with groups.
 """
 
 from __future__ import annotations
@@ -19,16 +22,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import yaml
+
 from acclimate.base.files import read_json, write_json
-from acclimate.results.scores import ScoreRow
+from acclimate.evaluation.significance import paired_difference
+from acclimate.results.scores import WITHHELD, Interval, ScoreRow
 from acclimate.results.study import StudyResults
 from acclimate.study.job import JobResult, Place
 from acclimate.study.jobs.finetune import average_over_tasks
+from acclimate.study.jobs.lm_loss import TextLoss
 from acclimate.study.jobs.probe import ProbeResult, _row, _runs
 from acclimate.study.summary import TaskResult, compare_runs, summarize_scores
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "results"
 GROUPS, GROUPED = "groups.json", "grouped.json"
+RIVALS, AGAINST = "rivals.yaml", "rivals.json"
 KEYS = "model", "domain", "task", "method", "metric", "probe", "labels_per_class"
 CHANGED = "difference", "interval", "test_items", "test_units", "group_name", "test_set"
 """Parts of a row that identify it, and those that groups change."""
@@ -168,6 +177,87 @@ def regroup(
     return made
 
 
+def read_losses(
+    cells: Sequence[Mapping[str, Any]], labels: Collection[str]
+) -> dict[tuple[str, str, str], dict[Any, TextLoss]]:
+    """Return the losses on texts by method, domain and text, and adaptation seed.
+
+    Args:
+        cells: The stored jobs.
+        labels: Labels of the rows of the page; a cell can have the options of its method in parentheses, too.
+    """
+    found: dict[tuple[str, str, str], dict[Any, TextLoss]] = {}
+    for cell in cells:
+        place = Place(**cell["place"])
+        if cell["kind"] == "lm_loss":
+            label = place.method if place.method in labels else (place.method or PLAIN).partition(" (")[0]
+            key = str(label), str(place.domain), str(place.text)
+            found.setdefault(key, {})[place.adapt_seed] = TextLoss.from_dict(cell["result"])
+    return found
+
+
+def compare_losses(ours: Mapping[Any, TextLoss], theirs: Mapping[Any, TextLoss]) -> Interval:
+    """Return the difference of the loss per token, paired by adaptation and text; without a verdict for a single one.
+
+    Args:
+        ours: Losses by adaptation seed.
+        theirs: The same of the rival; a base model has one entry, without a seed.
+    """
+    seeds = [seed for seed in ours if seed in theirs or None in theirs]
+    pairs = [(ours[seed], theirs.get(seed) or theirs[None]) for seed in seeds]
+    counts = np.asarray(pairs[0][0].per_text_masked or [1] * len(pairs[0][0].per_text), dtype=float)
+    sides = [np.asarray([one.per_text for one in side])[:, counts > 0] for side in zip(*pairs, strict=True)]
+    used = counts[counts > 0]
+    change = replace(paired_difference(sides[0] / used, sides[1] / used, used), is_error=True)
+    found = Interval.from_dict(change.as_dict())
+    return found if len(pairs) > 1 else found.without_verdict(WITHHELD)
+
+
+def against_rivals(folder: Path, rivals: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return for each row its differences from its rival: on each task, their mean, and on each text.
+
+    Args:
+        folder: Folder of the page.
+        rivals: Labels of rows and of their rivals.
+    """
+    results, cells = StudyResults.load(folder / "results.json"), read_cells(folder)
+    runs = read_runs(cells, folder.name, results.seeds, grouped=True)
+    losses = read_losses(cells, [row.label for row in results.methods])
+    found: dict[str, dict[str, Any]] = {}
+    for method, rival in rivals.items():
+        differences: list[dict[str, Any]] = []
+        rows = [row for row in results.scores if row.method == method]
+        sides = [[runs.get((label, row.task), []) for row in rows] for label in (method, rival)]
+        for row, ours, theirs in zip(rows, *sides, strict=True):
+            if compared := compare_runs(ours, theirs, metrics=[row.metric]):
+                place = {"model": row.model, "domain": row.domain, "task": row.task, "metric": row.metric}
+                differences.append(place | rounded(compared.metrics[row.metric]))
+        mean = average_over_tasks(*sides, [row.metric for row in rows]) if len(rows) > 1 else None
+        for loss in results.losses:
+            key = loss.domain, loss.text
+            if loss.method == method and {(method, *key), (rival, *key)} <= losses.keys():
+                place = {"model": loss.model, "domain": loss.domain, "text": loss.text, "unit": "nats"}
+                differences.append(place | rounded(compare_losses(losses[method, *key], losses[rival, *key])))
+        found[method] = {"rival": rival, "differences": differences}
+        if mean and mean.difference:
+            found[method]["mean"] = {"tasks": mean.tasks} | rounded(mean.difference)
+    return found
+
+
+def rounded(found: Interval) -> dict[str, Any]:
+    """Return a difference, its interval and its verdict."""
+    return {
+        **{name: round(getattr(found, name), 6) for name in ("difference", "low", "high")},
+        "verdict": found.verdict,
+    }
+
+
+def write_rivals() -> None:
+    """Write the differences from rivals of all pages."""
+    known = yaml.safe_load((PAGES / RIVALS).read_text(encoding="utf-8"))
+    write_json(PAGES / AGAINST, {name: against_rivals(PAGES / name, rivals) for name, rivals in known.items()})
+
+
 def shortened(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what identifies a row, and what groups change in it."""
     return {name: row[name] for name in (*KEYS, *CHANGED) if name in row}
@@ -187,9 +277,11 @@ def differences(rows: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 def main(names: Sequence[str]) -> None:
     """Recompute the pages with these names, or all."""
+    if not names or list(names) == ["--rivals"]:
+        write_rivals()
     for cells in sorted(PAGES.glob("*/cells.tar.xz")):
         folder = cells.parent
-        if names and folder.name not in names:
+        if names and folder.name not in names:  # also with --rivals
             continue
         written = {}
         for file in ("results.json", "control.json"):

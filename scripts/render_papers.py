@@ -4,6 +4,7 @@
     python scripts/render_papers.py --check    # only list it, and fail if there is any
 
 `verdict.json` is what the studies under `docs/results` measured; of several rows of a study with an entry, the first.
+A row is compared with its cheapest rival: see `rivals.yaml`. The page `shown.md` lists these differences.
 
 A table follows a comment `<!-- Table of GROUP from src/acclimate. -->`. Where papers have entries, rows of the core
 are written by hand, and those of papers come from the registry, the README of the folder, and its verdict; other
@@ -33,14 +34,19 @@ from acclimate.merging.base import MERGES
 from acclimate.models.adapters import ADAPTERS
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.parts.masking.base import Strategy
+from acclimate.results.cells import signed
+from acclimate.results.scores import UNANSWERED
 from acclimate.results.study import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.regroup_results import AGAINST, PLAIN  # noqa: E402
 from scripts.render_results import read_results  # noqa: E402
 
 PAPERS, DOCS = ROOT / "src" / "acclimate" / "papers", ROOT / "docs"
+SHOWN, TEXTS = "results/shown.md", ("domain", "general")
+"""Page with what was measured of each paper."""
 GROUPS: dict[str, tuple[str, Registry[Any]]] = {
     "methods": ("methods.md", REGISTRY),
     "mixes": ("prepare.md", MIXES),
@@ -122,9 +128,9 @@ def measure(results: StudyResults, label: str) -> list[dict[str, Any]]:
     for row in results.rows.get("sequence", []):
         if row.method == label and (spread := row.differences.get("average")) is not None and spread.seeds:
             low, high = spread.seeds
-            average = {"difference": spread.mean, "low": low, "high": high}
+            average = {"difference": spread.mean, "low": low, "high": high, "verdict": ""}
             found.append({"model": row.model, "sequence": f"mean {row.measure} of all domains"} | average)
-    keep = ("model", "domain", "task", "metric", "text", "unit", "sequence", "difference", "low", "high")
+    keep = ("model", "domain", "task", "metric", "text", "unit", "sequence", "difference", "low", "high", "verdict")
     return [
         {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items() if key in keep}
         for row in found
@@ -135,6 +141,8 @@ def summarize(found: list[dict[str, Any]]) -> str:
     """Return on how many tasks, or else sequences or texts, a row is better or worse: its interval excludes 0."""
     for key, sign in (("task", 1), ("sequence", -1), ("text", -1)):  # a loss is better if it is lower
         rows = [row for row in found if key in row]
+        if rows and all(row["verdict"] in UNANSWERED for row in rows):
+            return f"no verdict on {len(rows)} {key}{'s' * (len(rows) != 1)}"
         if rows:
             better = sum(row["low"] > 0 if sign > 0 else row["high"] < 0 for row in rows)
             worse = sum(row["high"] < 0 if sign > 0 else row["low"] > 0 for row in rows)
@@ -145,14 +153,22 @@ def summarize(found: list[dict[str, Any]]) -> str:
 def make_verdict(folder: Path) -> dict[str, Any]:
     """Return what was measured of the entries of a folder."""
     found = []
+    rivals = json.loads((DOCS / "results" / AGAINST).read_text(encoding="utf-8"))
     for group, name, _ in entries(folder):
         for study, results in studies().items():
             label = find_row(results, group, name)
             if label is not None and (rows := measure(results, label)):
+                base = {"rival": "naive" if "sequence" in results.rows else results.baseline, "differences": rows}
+                if base["rival"] != PLAIN:  # losses are compared with the base model in all studies
+                    base["differences"] = [row for row in rows if "text" not in row]
+                against = rivals.get(study, {}).get(label, base)
                 found.append(
                     {
-                        "name": name, "study": study, "row": label, "baseline": results.baseline,
-                        "seeds": len(results.seeds), "summary": summarize(rows), "differences": rows,
+                        "name": name, "study": study, "row": label, "rival": against["rival"],
+                        "models": results.models, "tokens": results.config.get("adapt", {}).get("tokens"),
+                        "adaptations": len(results.adapt_seeds), "summary": summarize(against["differences"]),
+                        "mean": against.get("mean"), "against_rival": against["differences"],
+                        "against_base": [row for row in rows if "text" in row],
                     }
                 )  # fmt: skip
     return {"measured": bool(found), **({"studies": found} if found else {})}
@@ -167,6 +183,36 @@ def write_verdict(verdict: dict[str, Any]) -> str:
     )
 
 
+def list_shown(verdicts: Mapping[str, dict[str, Any]]) -> str:
+    """Return the rows of the page with what was measured of each paper."""
+    rows, none = [], []
+    for folder in folders():
+        names = ", ".join(f"`{name}`" for _, name, _ in entries(folder))
+        link = f"(../../src/acclimate/papers/{folder.name}/README.md)"
+        found = verdicts[folder.name].get("studies", [])
+        for one in found:
+            tasks = [row for row in one["against_rival"] if "task" in row]
+            mean = one["mean"] or (tasks[0] if len(tasks) == 1 else None)
+            study = f"[{one['study']}]({one['study']}/README.md): {', '.join(one['models'])}"
+            study += f", {one['tokens'] / 1e6:.2g} M" * bool(one["tokens"]) + f", {one['adaptations']}"
+            cells = [f"[`{one['name']}`]{link}", f"`{one['rival']}`", study]
+            cells += [spread(mean, 100, 1) if mean else one["summary"] if tasks else "–", str(len(tasks) or "–")]
+            for text in TEXTS:
+                rows_of = [
+                    row for row in one["against_rival"] if text == row.get("text", "domain") and "task" not in row
+                ]
+                cells.append(", ".join(spread(row, 1, 3) for row in rows_of) or "–")
+            rows.append(f"| {' | '.join(cells)} |\n")
+        none += [] if found else [f"| [{names}]{link} | {' | '.join(['not measured', *['–'] * 5])} |\n"]
+    return "".join(rows + none)
+
+
+def spread(row: Mapping[str, Any], factor: float, digits: int) -> str:
+    """Return a difference with its interval; a star if there is no verdict, since only one adaptation was made."""
+    low, high = (signed(factor * row[name], digits) for name in ("low", "high"))
+    return f"{signed(factor * row['difference'], digits)} [{low}, {high}]{'*' * (row['verdict'] in UNANSWERED)}"
+
+
 def fact(folder: Path, title: str) -> str:
     """Return a line of the README of a folder, such as ``When``."""
     match = re.search(FACT.format(title=title), (folder / "README.md").read_text(encoding="utf-8"), flags=re.M)
@@ -176,7 +222,13 @@ def fact(folder: Path, title: str) -> str:
 def measured(verdict: Mapping[str, Any], name: str) -> str:
     """Return the cell with what was measured of an entry."""
     rows = [row for row in verdict.get("studies", []) if row["name"] == name]
-    return "; ".join(f"[{row['study']}](results/{row['study']}/README.md): {row['summary']}" for row in rows) or "no"
+    return (
+        "; ".join(
+            f"[{row['study']}](results/{row['study']}/README.md): {row['summary']}, vs `{row['rival']}`"
+            for row in rows
+        )
+        or "no"
+    )
 
 
 def make_rows(group: str, registry: Registry[Any], verdicts: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -254,6 +306,7 @@ def render(verdicts: Mapping[str, dict[str, Any]] | None = None) -> dict[Path, s
         rows = [[f"`{name}`", *cells(registry.lookup(name))] for name in registry.names()]
         replace(page, group, lambda _, rows=rows: "".join(f"| {' | '.join(row)} |\n" for row in rows))
     replace("listing.md", "papers", list_papers)
+    replace(SHOWN, "verdicts", lambda _: list_shown(verdicts))
     replace("commands.md", "verbs", lambda _: "".join(map(describe_verb, find_verbs())))
     found[PAPERS.parent / "__init__.pyi"] = write_stub()
     return found

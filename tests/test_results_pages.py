@@ -23,8 +23,9 @@ CITATIONS = r"L2-SP|95 %|Eq\. \d+|Tables? \d( and \d)?|F1|EMNLP \d+|ACL \d+"
 
 
 def prose(text: str) -> str:
-    """Return the text of a page or template without expressions, code, links and citations."""
-    for pattern in (r"\{\{.*?\}\}", r"\{%.*?%\}", r"<!--.*?-->", r"`[^`]*`", r"\]\([^)]*\)", CITATIONS):
+    """Return the text of a page or template without expressions, generated tables, code, links and citations."""
+    table = r"<!-- Table of [^\n]* -->\n\n(?:\|[^\n]*\n)+"
+    for pattern in (table, r"\{\{.*?\}\}", r"\{%.*?%\}", r"<!--.*?-->", r"`[^`]*`", r"\]\([^)]*\)", CITATIONS):
         text = re.sub(pattern, "", text, flags=re.S)
     return text
 
@@ -149,3 +150,27 @@ def test_the_gain_and_its_control_can_be_computed_from_the_cells():
         assert results.baseline == baseline and len(row.seeds) == 6
         assert np.mean(differences) == pytest.approx(row.comparison.difference, abs=1e-9)
         assert row.comparison.low > 0 and row.comparison.p_holm < 0.05
+
+
+def test_differences_from_rivals_are_those_of_the_published_means():
+    """They were computed from stored predictions; means over seeds of the same rows are published, too."""
+    checked = 0
+    for study, rows in json.loads((PAGES / "rivals.json").read_text(encoding="utf-8")).items():
+        results = StudyResults.load(PAGES / study / "results.json")
+        scores = {(row.task, row.method): row for row in results.scores}
+        losses = {(row.domain, row.text, row.method): row.nats for row in results.losses}
+        for method, found in rows.items():
+            assert found["differences"], (study, method)
+            for row in found["differences"]:
+                sides = method, found["rival"]
+                if "task" in row:
+                    ours, theirs = (scores[row["task"], label] for label in sides)
+                    if ours.seeds != theirs.seeds:
+                        continue
+                    before, after = (one.summaries[row["metric"]].mean for one in (theirs, ours))
+                else:
+                    after, before = (losses[row["domain"], row["text"], label] for label in sides)
+                assert row["difference"] == pytest.approx(after - before, abs=2e-5), (study, method, row)
+                assert row["low"] <= row["difference"] <= row["high"]
+                checked += 1
+    assert checked > 80

@@ -116,7 +116,7 @@ def _verdict(name: str, file: Path) -> list[str]:
     """Return what published studies measured of a method, a line each; the folder of its paper holds them."""
     studies = (read_json_object(file.with_name("verdict.json")) or {}).get("studies", [])
     return [
-        f"Measured in docs/results/{one['study']} with {one['seeds']} seeds, against {one['baseline']}: "
+        f"Measured in docs/results/{one['study']} with {one['adaptations']} adaptations, against {one['rival']}: "
         f"{one['summary']}."
         for one in studies
         if one["name"] == name
