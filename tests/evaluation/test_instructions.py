@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.evaluation import generating, instructions
+from acclimate.evaluation import instructions
 from acclimate.evaluation.instructions import CHECKS, Instruction, generate_answers, read_instructions
 from acclimate.labs.benchmarks.instructions import inspect_instructions
+from acclimate.models import generating
 from tests.cases import each
 from tests.tiny import decoder_tokenizer, tiny_model
 

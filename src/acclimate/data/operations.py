@@ -24,10 +24,11 @@ import numpy as np
 from acclimate.base.errors import UserError
 from acclimate.base.files import atomic_file, cache_folder, check_output_name, write_json
 from acclimate.base.records import Record, fingerprint, read_record, texts_fingerprint
-from acclimate.base.registry import Part, Registry, build_dataclass, identify_function, plain_value
+from acclimate.base.registry import Part, Registry, build_dataclass, plain_value
 from acclimate.data.documents import Corpus, format_count
 from acclimate.data.pool import Document, Documents, count_words
 from acclimate.data.sources import FileSource
+from acclimate.data.writers import WriterOptions, identify_writer
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.results.adaptations import OperationAccount
 
@@ -76,8 +77,8 @@ class Operation(Part, ABC):
 
     kind: ClassVar[str] = "selection"
     functions: ClassVar[tuple[str, ...]] = ()
-    """Parameters that are functions of the user, see :func:`acclimate.base.registry.load_function`. The identity
-    depends on their code or, if there is a parameter ``key`` and it is given, on that."""
+    """Parameters that are writers, see :mod:`acclimate.data.writers`. The identity depends on the model or on the code
+    of a function; if there is a parameter ``key`` and it is given, on that."""
     models: ClassVar[tuple[str, ...]] = ()
     """Parameters that name models: folders, or names on the Hugging Face Hub."""
     stays_in_control: ClassVar[bool] = False
@@ -106,7 +107,9 @@ class Operation(Part, ABC):
         found = super().identity()
         found |= {name: model_fingerprint(found[name]) for name in self.models if found[name] is not None}
         used = {name: found[name] for name in self.functions if found[name] is not None}
-        found |= {name: identify_function(one, name, found.get("key")) for name, one in used.items()}
+        found |= {name: identify_writer(one, name, found.get("key")) for name, one in used.items()}
+        if isinstance(self, WriterOptions):
+            found = {name: value for name, value in found.items() if name not in self.unidentified}
         return found if self.kind == Operation.kind else {**found, "kind": self.kind}
 
 

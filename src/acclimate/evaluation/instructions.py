@@ -23,7 +23,7 @@ from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import check_regular_file
 from acclimate.base.limits import LimitedTemplate
 from acclimate.base.records import texts_fingerprint
-from acclimate.evaluation.generating import Decoding, render_prompt, write_texts
+from acclimate.models.generating import Decoding, render_prompt, write_texts
 from acclimate.models.loading import load_language_model, load_tokenizer, read_kind
 
 PROMPTS = "instructions.jsonl"

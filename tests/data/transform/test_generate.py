@@ -89,16 +89,16 @@ def test_a_failure_keeps_what_was_made(plugin, tmp_path):
     assert calls == ["a", "b", "fail", "c"] and find_accounts(made)[0].notes["from_cache"] == 2
 
 
-def test_a_line_that_a_killed_process_cut_is_generated_again(plugin):
-    file, _ = plugin
+def test_a_damaged_answer_is_generated_again(plugin, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    file, calls = plugin
     function = CachedFunction(f"{file}:summaries", None, read_documents)
     before = [function("a"), function("b")]
-    content = function._path.read_bytes()
-    function._path.write_bytes(content[:-5])
+    for kept in (tmp_path / "cache" / "answers").rglob("*.json"):
+        kept.write_bytes(kept.read_bytes()[:-5] if b"about a" in kept.read_bytes() else kept.read_bytes())
     again = CachedFunction(f"{file}:summaries", None, read_documents)
     assert [again("a"), again("b"), again("a")] == [*before, before[0]] and (again.calls, again.cached) == (1, 2)
-    last = CachedFunction(f"{file}:summaries", None, read_documents)
-    assert [last("b"), last("a")] == before[::-1] and last.calls == 0
+    assert calls == ["a", "b", "a"]
 
 
 def double(text):
@@ -131,7 +131,7 @@ def test_what_a_function_may_return(returned, found):
 @each(
     ("given", "message"),
     [
-        ({}, "needs a function"),
+        ({}, "needs a writer"),
         ({"by": "nothing"}, "names no function"),
         ({"by": "missing.py:f"}, "no Python file"),
         ({"by": lambda text: 3}, "must return a document, several, or None, not 3"),

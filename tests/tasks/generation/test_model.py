@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from acclimate.base.errors import UserError
 from acclimate.data.chat import special_tokens
 from acclimate.data.task_kinds import find_task_kind, load_task
-from acclimate.evaluation import generating
-from acclimate.evaluation.generating import Decoding
 from acclimate.labs.inspection.leakage import inspect_leakage
+from acclimate.models import generating
+from acclimate.models.generating import Decoding
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import evaluation_texts, item_texts
 from acclimate.tasks.kinds.generation.data import Prompted

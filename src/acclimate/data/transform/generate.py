@@ -1,28 +1,32 @@
-"""Documents that functions of the user make, such as calls of a large language model, with a cache per input."""
+"""Documents that language models or functions of the user make, with a cache per input."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.base.errors import USER_CODE_ERRORS, UserError, first_line, shorten
-from acclimate.base.files import cache_folder, translate_disk_errors
+from acclimate.base.errors import UserError, shorten
 from acclimate.base.progress import Progress
-from acclimate.base.records import fingerprint
 from acclimate.base.registry import identify_function, load_function
+from acclimate.data.answers import AnswerStore, Asking
 from acclimate.data.documents import hash_document
 from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.data.pool import Document, Documents
-
-Function = str | Callable[..., Any]
-"""A function of the user, or its name, see :func:`acclimate.base.registry.load_function`."""
-Key = str | int | float
-"""Identifier of the results of a function instead of its code, such as the version of a model."""
+from acclimate.data.writers import (
+    Key,
+    PromptOptions,
+    Request,
+    Writer,
+    WriterOptions,
+    Writing,
+    call_function,
+    check_writer,
+    is_model,
+    parse_writer,
+)
 
 
 def hash_text(text: str) -> str:
@@ -63,36 +67,56 @@ def read_score(returned: Any) -> list[float]:
 
 
 class CachedFunction:
-    """A function of the user from a text to values, which calls it once for each text.
+    """A writer from a text to values, such as a function of the user, which is called once for each text.
 
-    What it returned is kept in a file of the cache, a line per text, so that neither an interruption nor a change of
-    other documents or parameters repeats the calls.
+    What a function returned, or a model answered, is in the cache before it is used, so that neither an interruption
+    nor a change of other documents or parameters repeats the calls.
 
     Attributes:
-        name: Name of the function.
+        name: Name of the function or model.
         calls: Number of texts for which it was called.
         cached: Number of texts whose values were in the cache.
     """
 
     def __init__(
-        self, given: Function, key: Key | None, read: Callable[[Any], list[Any]], what: str = "generator"
+        self,
+        given: Writing,
+        key: Key | None,
+        read: Callable[[Any], list[Any]],
+        what: str = "generator",
+        options: WriterOptions | None = None,
+        prompt: str | None = None,
+        parse: Callable[[str], Any] = str,
     ) -> None:
-        """Load the function, and index the cache.
+        """Load the function, or prepare the calls of a model.
 
         Args:
-            given: The function.
-            key: Identifier that is used instead of its code.
+            given: The function, endpoint or model, see :mod:`acclimate.data.writers`.
+            key: Identifier that is used instead of the code of a function.
             read: Returns the values, as they can be written to JSON, of what the function returned.
-            what: Description of the function, for messages.
+            what: Description of it, for messages.
+            options: Options of the part that names it.
+            prompt: Prompt of a model if the user gives none.
+            parse: Returns of the answer of a model what a function would return.
 
         Raises:
-            UserError: If there is no such function.
+            UserError: If there is no such function, or an option is wrong.
         """
-        self._function, self._read, self._what = load_function(given, what), read, what
-        identity = identify_function(given, what, key)
-        self.name, self.calls, self.cached = identity.split()[0].rpartition(".")[2], 0, 0
-        self._path = cache_folder() / "generated" / f"{fingerprint([read.__name__, identity])}.jsonl"
-        self._places = dict(_index(self._path))
+        self._read, self._what, self._parse, self.calls, self.cached = read, what, parse, 0, 0
+        check_writer(given, options, what)
+        by, found = parse_writer(given, options, what)
+        self._writer: Writer | None = None
+        if is_model(by):
+            self._prompt = found.prompt or prompt or ""
+            if not re.search(r"\{\w+\}", self._prompt):
+                raise UserError(f"The {what} is a model, which needs a prompt: give prompt='... {{text}} ...'.")
+            self._writer = Writer(by, found, what, key)
+            self.name = self._writer.name
+            return
+        self._function, identity = load_function(by, what), identify_function(by, what, key)
+        self.name = identity.split()[0].rpartition(".")[2]
+        store = AnswerStore([read.__name__, identity])
+        self._asking = Asking(store, hash_text, self._ask, found.concurrency or 1)
 
     def __call__(self, text: str) -> list[Any]:
         """Return the values for a text.
@@ -100,64 +124,63 @@ class CachedFunction:
         Raises:
             UserError: If the function fails, or returns something else.
         """
-        digest = hash_text(text)
-        if (place := self._places.get(digest)) is not None:
-            self.cached += 1
-            with self._path.open("rb") as file:
-                file.seek(place)
-                return list(json.loads(file.readline())["values"])
-        self.calls += 1
-        try:
-            values = self._read(self._function(text))
-            line = json.dumps({"of": digest, "values": values}).encode() + b"\n"
-        except UserError:
-            raise
-        except USER_CODE_ERRORS as error:
-            raise UserError(
-                f"The {self._what} '{self.name}' failed for {shorten(text)}: {type(error).__name__}: "
-                f"{first_line(error).removesuffix('.')}. What it made before is in the cache, so the same command "
-                "continues from here."
-            ) from error
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with translate_disk_errors(self._path), self._path.open("ab") as file:
-            self._places[digest] = file.tell()
-            file.write(line)
+        (values,) = self.map([text])
         return values
 
+    def map(self, texts: Iterable[str], total: int | None = None) -> Iterator[list[Any]]:
+        """Yield the values for each text, in their order; several calls may be under way.
+
+        Args:
+            texts: The texts, which are read as they are needed.
+            total: Their number, if it is known, for messages.
+
+        Raises:
+            UserError: If a call fails, or returns something else.
+        """
+        if self._writer is not None:
+            for answer in self._writer.write((self._request(text) for text in texts), total):
+                yield call_function(self._parse, self._what, self.name, answer.text, self._read)
+            return
+        for values, is_cached in self._asking.map(texts):
+            self.cached += is_cached
+            yield values
+
+    def _request(self, text: str) -> Request:
+        return Request(fill_prompt(self._prompt, {"text": text}))
+
+    def _ask(self, texts: Sequence[str]) -> list[tuple[list[Any], bool]]:
+        (text,) = texts
+        self.calls += 1
+        return [(call_function(self._function, self._what, self.name, text, self._read), True)]
+
     def account(self) -> dict[str, Any]:
-        """Return what an account says of the function."""
+        """Return what an account says of the function or model."""
+        if self._writer is not None:
+            return self._writer.account()
         return {"generator": self.name, "calls": self.calls, "from_cache": self.cached}
 
 
-def _index(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the digest and the first byte of each line of a cache; a line that a killed process cut is completed."""
-    if not path.is_file():
-        return
-    place, line = 0, b"\n"
-    with path.open("rb") as file:
-        for line in file:
-            with suppress(ValueError, KeyError, TypeError):
-                if isinstance((found := json.loads(line))["values"], list):
-                    yield str(found["of"]), place
-            place += len(line)
-    if not line.endswith(b"\n"):
-        with path.open("ab") as end:
-            end.write(b"\n")
+def fill_prompt(template: str, fields: Mapping[str, str]) -> str:
+    """Return a prompt with the value of each ``{name}`` of the fields; other braces stay."""
+    return re.sub(r"\{(\w+)\}", lambda found: fields.get(found[1], found[0]), template)
 
 
-@TRANSFORMS.register("generate", summary="the documents that a Python function makes of each document")
+@TRANSFORMS.register(
+    "generate", summary="the documents that a language model or a Python function makes of each document"
+)
 @dataclass(frozen=True)
-class Generate(Transform):
-    """Writes the documents that a function returns for each document, such as the answers of a large language model.
+class Generate(PromptOptions, Transform):
+    """Writes the documents that a language model or a function makes of each document.
 
-    The function gets the text of a document and returns a text, a mapping with a ``text`` and further fields, several
-    of these, or None. What was made has the fields ``made_by``, the name of the function, and ``made_from``, the
-    digest of the document. Results are cached per document: after an interruption or a change of the corpus only new
-    documents are generated.
+    A model answers the prompt. A function gets the text of a document and returns a text, a mapping with a ``text``
+    and further fields, several of these, or None. What was made has the fields ``made_by``, the name of the model or
+    function, and ``made_from``, the digest of the document. Results are cached per document: after an interruption or
+    a change of the corpus only new documents are generated.
 
     Attributes:
-        by: The function: ``FILE.py:FUNCTION``, or the name of a function of a file given with ``--plugin``; in Python
-            the function itself.
+        by: The writer: an endpoint, ``http://HOST:PORT/v1``, several separated by commas; ``model:PATH``, a model of
+            this machine; or a function, ``FILE.py:FUNCTION`` or the name of one of a file given with ``--plugin``, in
+            Python the function itself.
         key: Identifier of the function in the cache and in the field ``made_with``, such as the name and version of
             the model that it calls; by default its code, so that a change of the file generates again. Objects other
             than text and numbers that a function in Python captures do not count: give a key where they differ.
@@ -166,25 +189,30 @@ class Generate(Transform):
 
     main: ClassVar[str] = "by"
     functions: ClassVar[tuple[str, ...]] = ("by",)
-    by: Function | None = None
+    by: Writing | None = None
     key: Key | None = None
     keep: bool = False
 
     def __post_init__(self) -> None:
         if self.by is None:
-            raise UserError("Transform 'generate' needs a function: give by=FILE.py:FUNCTION.")
+            raise UserError(
+                "Transform 'generate' needs a writer: give by=http://HOST:PORT/v1 model=NAME, by=model:PATH or "
+                "by=FILE.py:FUNCTION."
+            )
+        super().__post_init__()
+        check_writer(self.by, self, "generator")
 
     def apply(self, documents: Documents, context: Context) -> Iterable[Document]:
         """Call the function for each document."""
         assert self.by is not None
-        generate = CachedFunction(self.by, self.key, read_documents)
+        generate = CachedFunction(self.by, self.key, read_documents, options=self)
         made_with = {} if self.key is None else {"made_with": self.key}
         empty = list[str]()
+        pairs = zip(documents.with_fields(), generate.map(documents, len(documents)), strict=True)
         with Progress("Generating", len(documents), unit="documents", enabled=context.progress) as bar:
-            for number, (text, own) in enumerate(documents.with_fields()):
+            for number, ((text, own), made) in enumerate(pairs):
                 if self.keep:
                     yield Document(text, own)
-                made = generate(text)
                 source = {"made_by": generate.name, **made_with, "made_from": hash_text(text)}
                 yield from (Document(one, {**fields, **source}) for one, fields in made)
                 if not made:

@@ -19,8 +19,9 @@ from acclimate.base.ranking import best_first, content_order, content_ranks
 from acclimate.base.records import fingerprint, read_kept, texts_fingerprint
 from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.data.pool import Document, Documents
-from acclimate.data.transform.generate import CachedFunction, Function, Key, read_score
+from acclimate.data.transform.generate import CachedFunction, read_score
 from acclimate.data.transform.pseudo_labels import Labeler
+from acclimate.data.writers import Key, Writing
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.families import longest_text
 from acclimate.models.loading import load_language_model
@@ -153,7 +154,7 @@ class Sample(Transform):
     top_p: float = 0.9
     classifier: str | None = None
     label: str | None = None
-    rater: Function | None = None
+    rater: Writing | None = None
     key: Key | None = None
     keep: Literal["lowest", "highest"] = "lowest"
     share: float = 0.5

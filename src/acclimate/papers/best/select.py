@@ -16,10 +16,10 @@ from acclimate.api import (
     CachedFunction,
     Documents,
     FunctionKey,
-    GenerateFunction,
     OperationContext,
     Progress,
     UserError,
+    Writing,
     atomic_file,
     cache_folder,
     content_order,
@@ -167,7 +167,7 @@ class Best(Budget):
     models: ClassVar[tuple[str, ...]] = ("model",)
     by: Literal["rules", "perplexity", "domain", "rater"] = "rules"
     model: str | None = None
-    rater: GenerateFunction | None = None
+    rater: Writing | None = None
     key: FunctionKey | None = None
     against: Literal["pool", "general"] = "pool"
     least: float | None = None

@@ -19,10 +19,10 @@ from acclimate.api import (
     Document,
     Documents,
     FunctionKey,
-    GenerateFunction,
     OperationContext,
     Transform,
     UserError,
+    Writing,
     register_transform,
     shorten,
     split_sentences,
@@ -154,7 +154,7 @@ class Comprehension(Transform):
     most: int = 2
     least: int = 50
     plain: Literal["keep", "drop"] = "keep"
-    generator: GenerateFunction | None = None
+    generator: Writing | None = None
     key: FunctionKey | None = None
     seed: int = 0
 

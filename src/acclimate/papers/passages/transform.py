@@ -18,12 +18,12 @@ from acclimate.api import (
     Documents,
     EntryFinder,
     FunctionKey,
-    GenerateFunction,
     OperationContext,
     Progress,
     Sampler,
     Transform,
     UserError,
+    Writing,
     fingerprint,
     model_fingerprint,
     normalize_words,
@@ -119,7 +119,7 @@ class Passages(Transform):
     temperature: float = 0.9
     top_p: float = 0.9
     seed: int = 0
-    generator: GenerateFunction | None = None
+    generator: Writing | None = None
     prompt: str = "Title: {entity}"
     key: FunctionKey | None = None
     stop_words: str = "english"

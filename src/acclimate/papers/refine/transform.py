@@ -18,10 +18,10 @@ from acclimate.api import (
     CachedFunction,
     Documents,
     FunctionKey,
-    GenerateFunction,
     OperationContext,
     Transform,
     UserError,
+    Writing,
     check_stop,
     register_transform,
     shorten,
@@ -291,7 +291,7 @@ class Refine(Transform):
     by: Literal["rules", "lines", "program"] = "rules"
     lines: str | None = None
     threshold: float = 0.5
-    program: GenerateFunction | None = None
+    program: Writing | None = None
     key: FunctionKey | None = None
     errors: int = 2
     removed: float = 0.95

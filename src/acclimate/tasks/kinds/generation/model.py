@@ -27,12 +27,12 @@ from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.data.tokenizing import read_as_text
 from acclimate.data.transform.generate import CachedFunction, read_score
 from acclimate.evaluation.answers import SCORE, AnswerScoring, extract
-from acclimate.evaluation.generating import Decoding, Written, render_prompt, write_texts
 from acclimate.evaluation.lm_loss import read_for_scoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.batching import training_tokens
 from acclimate.models.checkpoints import load_config
 from acclimate.models.families import longest_text
+from acclimate.models.generating import Decoding, Written, render_prompt, write_texts
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import load_language_model
 from acclimate.parts.masking import IGNORE_INDEX
