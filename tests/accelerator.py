@@ -1,4 +1,4 @@
-"""An emulated accelerator: tensors report that they are on ``cuda:0``, but are computed on the CPU.
+"""An emulated accelerator: tensors report that they are on ``cuda:0``, or ``mps:0``, but are computed on the CPU.
 
 Only the device of tensors is emulated: moving a tensor copies it, results are on the device of the inputs, and
 operations on tensors of both devices are errors, as are ``numpy`` and generators of the wrong device. This finds code
@@ -27,7 +27,7 @@ from acclimate.engine.trainer import LOADER_WORKERS
 from acclimate.kernels.varlen import _device_has_flash, varlen_works
 from acclimate.models.attention import _causal_mask
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps", 0)
 MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as)
 LENIENT = ("copy_", "__set__", "set_", "_has_compatible_shallow_copy_type")
 """Operations that may read from one device and write to the other."""
@@ -43,8 +43,9 @@ class Accelerator(TorchFunctionMode):
         copied: Number of copies by direction, and whether the host waits for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = CUDA) -> None:
         super().__init__()
+        self.device = device
         self._storages: dict[int, StorageWeakRef] = {}
         self._pinned: dict[int, StorageWeakRef] = {}
         self.used = 0
@@ -86,12 +87,12 @@ class Accelerator(TorchFunctionMode):
         there = any(held)
         here = any(not on and tensor.dim() > 0 for on, tensor in zip(held, tensors, strict=True))
         if there and name in ("numpy", "__array__"):
-            raise TypeError("can't convert cuda:0 device type tensor to numpy: copy it to the CPU first")
+            raise TypeError(f"can't convert {self.device} device type tensor to numpy: copy it to the CPU first")
         if there and here and name not in LENIENT and not (name in INDEXED and self.holds(args[0])):
-            raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got cuda:0 and cpu")
-        is_output_on_device = _uses_accelerator(kwargs, there)
+            raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {self.device} and cpu")
+        is_output_on_device = self._is_used(kwargs, there)
         if is_output_on_device and kwargs.get("generator") is not None:
-            raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+            raise RuntimeError(f"Expected a '{self.device.type}' device type for generator but found 'cpu'")
         result = func(*args, **kwargs)
         if is_output_on_device and name not in LENIENT:
             self._register(result)
@@ -100,7 +101,8 @@ class Accelerator(TorchFunctionMode):
     def _where(self, func: Any, tensor: Tensor) -> Any:
         if not self.holds(tensor):
             return func(tensor)
-        return {"device": CUDA, "is_cuda": True, "is_cpu": False}[func.__self__.__name__]
+        is_cuda = self.device.type == "cuda"
+        return {"device": self.device, "is_cuda": is_cuda, "is_cpu": False}[func.__self__.__name__]
 
     def _move(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor, *rest = args
@@ -110,9 +112,9 @@ class Accelerator(TorchFunctionMode):
             if isinstance(value, Tensor):
                 after = self.holds(value)
             elif isinstance(value, (torch.device, str)) and func is Tensor.to:
-                after = torch.device(value).type == "cuda"
+                after = torch.device(value).type == self.device.type
                 rest[place] = CPU if after else value
-        after = _uses_accelerator(kwargs, after)
+        after = self._is_used(kwargs, after)
         moved = tensor if func in (Tensor.cpu, Tensor.cuda) else func(tensor, *rest, **kwargs)
         if before != after:
             pinned = self._pinned.get(tensor.untyped_storage()._cdata)
@@ -129,20 +131,21 @@ class Accelerator(TorchFunctionMode):
 
     def _register(self, result: Any) -> None:
         for tensor in _tensors(result):
+            if self.device.type == "mps" and tensor.dtype == torch.float64:
+                raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support it")
             self.used += 1
             storage = tensor.untyped_storage()
             self._storages[storage._cdata] = StorageWeakRef(storage)
         if len(self._storages) > 20_000:
             self._storages = {key: value for key, value in self._storages.items() if not value.expired()}
 
-
-def _uses_accelerator(kwargs: dict[str, Any], otherwise: bool) -> bool:
-    """Return whether ``kwargs`` name the accelerator (``otherwise`` if they name no device); replace it by the CPU."""
-    if kwargs.get("device") is None:
-        return otherwise
-    there = torch.device(kwargs["device"]).type == "cuda"
-    kwargs["device"] = CPU if there else kwargs["device"]
-    return there
+    def _is_used(self, kwargs: dict[str, Any], otherwise: bool) -> bool:
+        """Return whether arguments name the accelerator, else ``otherwise``; replace its name by the CPU."""
+        if kwargs.get("device") is None:
+            return otherwise
+        there = torch.device(kwargs["device"]).type == self.device.type
+        kwargs["device"] = CPU if there else kwargs["device"]
+        return there
 
 
 def _non_blocking(args: Any, kwargs: Any) -> bool:
@@ -161,13 +164,16 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 @contextlib.contextmanager
-def emulated(bf16: bool = False, capability: tuple[int, int] | None = None) -> Iterator[Accelerator]:
+def emulated(
+    bf16: bool = False, capability: tuple[int, int] | None = None, device: torch.device = CUDA
+) -> Iterator[Accelerator]:
     """Emulate one accelerator for torch, ``accelerate`` and this package, until the end of the block.
 
     Args:
         bf16: Whether the accelerator reports support for bfloat16; autocast behaves as on the CPU.
         capability: Its compute capability; by default that of a new GPU, or of one before tensor cores without
             ``bf16``.
+        device: Its name: ``cuda:0``, or ``mps:0`` for an Apple GPU.
     """
     load, autocast = torch.load, torch.autocast
 
@@ -191,17 +197,27 @@ def emulated(bf16: bool = False, capability: tuple[int, int] | None = None) -> I
         "set_rng_state_all": lambda states: torch.set_rng_state(states[0]),
         **dict.fromkeys(("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all"), _nothing),
     }
+    states = ("get_rng_state", "set_rng_state")
     with pytest.MonkeyPatch.context() as patch:
-        for name, fake in fakes.items():
-            patch.setattr(torch.cuda, name, fake)
-        for name in ("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"):
-            patch.setattr(torch.cuda.random, name, fakes[name])
+        if device.type == "mps":
+            patch.setattr(torch.backends.mps, "is_available", lambda: True)
+            patch.setattr(torch.mps, "recommended_max_memory", lambda: 8 * 2**30, raising=False)
+            for name in (*states, "device_count", "manual_seed", "synchronize", "empty_cache"):
+                patch.setattr(torch.mps, name, fakes[name])
+            for name in fakes.keys() - {"is_available", "device_count", "manual_seed", "manual_seed_all"}:
+                patch.setattr(torch.cuda, name, _refuse)  # seeding a GPU that is not there is without effect
+        else:
+            for name, fake in fakes.items():
+                patch.setattr(torch.cuda, name, fake)
+            for name in (*states, "get_rng_state_all", "set_rng_state_all"):
+                patch.setattr(torch.cuda.random, name, fakes[name])
         patch.setattr(torch, "load", load_here)
         patch.setitem(LOADER_WORKERS, "cuda", 0)  # the emulation does not reach other processes
         patch.setattr(torch, "autocast", autocast_here)
         _clear_caches()
         try:
-            with attention_kernels(), Accelerator() as accelerator:
+            kernels = attention_kernels() if device.type == "cuda" else contextlib.nullcontext()
+            with kernels, Accelerator(device) as accelerator:
                 yield accelerator
         finally:
             patch.undo()
@@ -212,10 +228,15 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
+def _refuse(*_: Any, **__: Any) -> None:
+    raise AssertionError("a function of CUDA was called for an Apple GPU")
+
+
 def _clear_caches() -> None:
     """Clear all caches that depend on the available devices."""
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     choices.has_fast_bf16.cache_clear()
+    choices.mps_works.cache_clear()
     for cached in (varlen_works, _device_has_flash, _causal_mask):
         cached.cache_clear()
     for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):

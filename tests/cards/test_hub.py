@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
 from types import SimpleNamespace
 
 import pytest
-from huggingface_hub import ModelCard
-from huggingface_hub.utils import filter_repo_objects
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, parse_eval_result_entries
 
 from acclimate.base.errors import UserError
 from acclimate.base.files import record_files
@@ -21,7 +20,7 @@ class Client:
     """Records its calls."""
 
     def __init__(self, error=None):
-        self.calls, self.error = [], error
+        self.calls, self.error, self.benchmarks = [], error, {}
 
     def create_repo(self, repo, **options):
         if self.error:
@@ -29,9 +28,13 @@ class Client:
         self.calls.append(("create", repo, options))
         return SimpleNamespace(repo_id=f"me/{repo}" if "/" not in repo else repo)
 
-    def upload_folder(self, **options):
-        self.calls.append(("upload", options))
+    def create_commit(self, operations, **options):
+        self.calls.append(("upload", {one.path_in_repo: one for one in operations}, options))
         return SimpleNamespace(commit_url="https://hub/commit/1")
+
+    def hf_hub_download(self, name, file, repo_type):
+        assert (file, repo_type) == ("eval.yaml", "dataset")
+        return self.benchmarks[name]
 
 
 @pytest.fixture
@@ -44,26 +47,19 @@ def model(tmp_path):
 def test_a_new_repository_is_private_and_gets_the_folder(model):
     client = Client()
     assert push_to_hub(model, "name", api=client) == "https://hub/commit/1"
-    (_, name, options), (_, upload) = client.calls
+    (_, name, options), (_, files, upload) = client.calls
     assert name == "name" and options == {"private": True, "exist_ok": True}
-    assert upload["repo_id"] == "me/name" and upload["folder_path"] == str(model)
-
-    def is_ignored(file):
-        return any(fnmatch(file, pattern) for pattern in upload["ignore_patterns"])
-
-    uploaded = ["config.json", "model.safetensors", "README.md", "tokenizer.json", "log.jsonl", "importance.json"]
-    assert not any(map(is_ignored, uploaded))
-    assert all(
-        map(is_ignored, ["acclimate.json", "predictions.jsonl", "run.json", "step-000100/config.json", ".hidden"])
-    )
+    assert upload["repo_id"] == "me/name" and files["config.json"].path_or_fileobj == str(model / "config.json")
 
 
 @each("manifest", ["acclimate.json", "run.json", None])
-def test_only_what_was_written_is_uploaded_and_the_rest_is_named(tmp_path, caplog, manifest):
+def test_only_what_was_written_is_uploaded_and_listed_before_and_the_rest_is_named(tmp_path, caplog, capsys, manifest):
     model = tmp_path / "model"
     (model / "1_Pooling").mkdir(parents=True)
+    (model / "step-000100").mkdir()
     written = ["README.md", "config.json", "model.safetensors", "1_Pooling/config.json", "modules.json"]
-    for name in written:
+    private = ["predictions.jsonl", "carried.json", "step-000100/config.json", ".hidden"]
+    for name in written + private:
         (model / name).write_text("{}")
     (model / "modules.json").write_text('[{"path": "1_Pooling"}]')
     if manifest is not None:
@@ -72,13 +68,48 @@ def test_only_what_was_written_is_uploaded_and_the_rest_is_named(tmp_path, caplo
     others = ["credentials", "train-copy.jsonl", "1_Pooling/notes.md", "[a].py"]
     for name in others:
         (model / name).write_text("secret")
+    listed = []
     client = Client()
+    client.create_commit = lambda operations, **_: listed.extend(
+        [{one.path_in_repo for one in operations}, capsys.readouterr().err]
+    )
     push_to_hub(model, "name", api=client)
-    upload = client.calls[1][1]
-    files = [file.relative_to(model).as_posix() for file in model.rglob("*") if file.is_file()]
-    patterns = {name: upload[name] for name in ("allow_patterns", "ignore_patterns")}
-    assert sorted(filter_repo_objects(files, **patterns)) == sorted(written)
+    files, shown = listed
+    assert files == {*written}
+    assert "Uploading to 'me/name'" in shown and all(f"  {name}, " in shown for name in written)
+    assert len(shown.splitlines()) == 1 + len(written)
     assert ", ".join(sorted(others)) in caplog.text
+
+
+def test_scores_on_benchmarks_of_the_hub_are_evaluation_results(model, tmp_path):
+    """One score for each task of a dataset that has ``eval.yaml``; other datasets and local tasks have none."""
+    results = [
+        EvalResult("text-generation", kind, kind, "exact_match", value, dataset_config=config, dataset_split="test",
+                   metric_name=metric)
+        for kind, config, metric, value in (
+            ("org/quiz", None, "em", 0.25), ("org/quiz", None, "f1", 0.5), ("org/sums", "hard", "em", 0.75),
+            ("org/plain", None, "em", 0.1), ("org/other", "c", "em", 0.2), ("mine", None, "em", 0.3),
+        )
+    ]  # fmt: skip
+    ModelCard.from_template(
+        ModelCardData(model_name="a", eval_results=results), template_str="---\n{{ card_data }}\n---\n"
+    ).save(model / "README.md")
+    client = Client()
+    tasks = {"quiz": ("quiz_main", "default"), "sums": ("sums_hard", "hard"), "other": ("other", "default")}
+    for name, (task, config) in tasks.items():
+        client.benchmarks[f"org/{name}"] = tmp_path / f"{name}.yaml"
+        (tmp_path / f"{name}.yaml").write_text(f"tasks:\n- {{id: {task}, config: {config}, split: test}}\n")
+    push_to_hub(model, "name", api=client)
+    files = client.calls[1][1]
+    made = {name: one.path_or_fileobj for name, one in files.items() if name.startswith(".eval_results/")}
+    assert {*made} == {".eval_results/quiz.yaml", ".eval_results/sums.yaml"}
+    (quiz,), (sums,) = (
+        parse_eval_result_entries(yaml.safe_load(made[f".eval_results/{one}.yaml"])) for one in ("quiz", "sums")
+    )
+    assert (quiz.dataset_id, quiz.task_id, quiz.value) == ("org/quiz", "quiz_main", 0.25)
+    assert (sums.dataset_id, sums.task_id, sums.value) == ("org/sums", "sums_hard", 0.75)
+    assert quiz.notes.startswith("em, measured with acclimate")
+    assert not (model / ".eval_results").exists()
 
 
 def test_public_when_asked(model):
@@ -150,7 +181,9 @@ def test_from_the_command_line(tiny_bert, corpus, model, tmp_path, monkeypatch, 
     assert code == 0 and not clients  # only on request
     code, out, _ = call(monkeypatch, capsys, *basic, "--out", tmp_path / "b", "--push-to-hub", "me/b", "--quiet")
     assert code == 0 and "https://hub/commit/1" in out
-    assert clients[0].calls[0][1] == "me/b" and clients[0].calls[1][1]["folder_path"] == str(tmp_path / "b")
+    assert clients[0].calls[0][1] == "me/b" and {"config.json", "model.safetensors", "README.md"} < {
+        *clients[0].calls[1][1]
+    }
     code, _, err = call(monkeypatch, capsys, *basic, "--out", tmp_path / "c", "--push-to-hub", "a b", "--quiet")
     assert code == 2 and "not a valid repository name" in err and not (tmp_path / "c").exists()
     code, out, err = call(
@@ -158,4 +191,4 @@ def test_from_the_command_line(tiny_bert, corpus, model, tmp_path, monkeypatch, 
     )
     assert "does not name base model; push again with --base-model-name ..." in err
     assert code == 0 and clients[-1].calls[0] == ("create", "me/c", {"private": False, "exist_ok": True})
-    assert clients[-1].calls[1][1]["ignore_patterns"] == hub.IGNORED_PATTERNS
+    assert "  config.json, 2 bytes" in err

@@ -147,7 +147,7 @@ def adapt_and_push(options: AdaptCommand) -> AdaptResult:
         check_repo_name(options.push_to_hub)
     result = adapt(**values(options, AdaptOptions))
     if options.push_to_hub and not environment_integer("RANK"):
-        echo(push_to_hub(result.out, options.push_to_hub))
+        echo(push_to_hub(result.out, options.push_to_hub, progress=options.progress))
     return result
 
 
@@ -175,7 +175,7 @@ def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]
     if chat := has_chat_template(result.out):
         answers = ["inspect", "instructions", "--model", result.out, "--base", options.model]
         yield Next(answers, "to see whether it still follows instructions")
-        yield f"To serve it: vllm serve {result.out}, or llama.cpp and Ollama; see docs/guides/chat-model.md"
+        yield f"To serve it: vllm serve {result.out}, or llama.cpp and Ollama; see docs/guides/last-mile.md"
     if not chat or options.task is not None:
         tuned = ["--task", task, *(reading if options.task is not None else [])]
         yield Next(["finetune", "--model", result.out, *tuned, "--out", "finetuned"], "to train an end task")

@@ -35,7 +35,7 @@ from acclimate.engine.trainer import LOG_FILE, CallbackFactory
 from acclimate.models.adapters import Adapter, warn_of_export
 from acclimate.models.kinds import ModelKind
 from acclimate.models.loading import LanguageModel
-from acclimate.models.saving import save_model, write_pooling
+from acclimate.models.saving import save_model, save_tokenizer, write_pooling
 from acclimate.parts.masking import RandomMasking, Strategy
 from acclimate.parts.updates import UpdateRule
 
@@ -227,8 +227,8 @@ class Run:
         """Write model, tokenizer, manifest and card into an existing folder, and what features add to it."""
         loaded, result = self.loaded, self.result
         if loaded.adapter is None:
+            save_tokenizer(loaded.tokenizer, folder)
             save_model(loaded.model, folder, self.out)
-            loaded.tokenizer.save_pretrained(folder)
         else:
             result.adapter = loaded.adapter.export(folder, loaded.tokenizer, self.out, self.config["model"])
             result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))

@@ -5,18 +5,19 @@ The measurements behind the constants are in ``docs/dev/performance.md``; ``benc
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import torch
 from torch import nn
 
-from acclimate.base.errors import UserError, environment_integer, warn_once
+from acclimate.base.errors import UserError, environment_integer, first_line, warn_once
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -41,11 +42,46 @@ MAX_FP32_ERROR = 2e-6
 
 
 def default_device() -> torch.device:
-    """Return the accelerator of this process, or the CPU if there is none or ``ACCELERATE_USE_CPU`` is set."""
-    if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE_VALUES:
+    """Return the accelerator of this process, or the CPU if there is none or ``ACCELERATE_USE_CPU`` is set.
+
+    An Apple GPU is used if it computes what the CPU does, by one process: they cannot exchange its tensors.
+    """
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE_VALUES:
         return torch.device("cpu")
+    if not torch.cuda.is_available():
+        alone = torch.backends.mps.is_available() and environment_integer("WORLD_SIZE", 1) <= 1
+        return torch.device("mps", 0) if alone and mps_works() else torch.device("cpu")
     rank = environment_integer("LOCAL_RANK")  # torchrun numbers the processes of a machine
     return torch.device("cuda", rank % torch.cuda.device_count())  # some launchers show each process only its own
+
+
+@cache
+def mps_works() -> bool:
+    """Return whether the Apple GPU gives the loss and the gradients of the CPU for a small layer; warn if not."""
+    found: list[list[torch.Tensor]] = []
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, activation="gelu", batch_first=True)
+        values = torch.randn(2, 5, 16)
+    try:
+        for device in ("cpu", "mps"):
+            moved = nn.Module.to(copy.deepcopy(layer), device)
+            loss = moved(values.to(device)).sin().sum()
+            found.append(
+                [part.cpu() for part in (loss.detach(), *torch.autograd.grad(loss, list(moved.parameters())))]
+            )
+        if all(map(partial(torch.allclose, rtol=1e-3, atol=1e-4), *found)):
+            return True
+        reason = "its results differ from those of the CPU"
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        reason = first_line(error)
+    warn_once(f"The Apple GPU is not used: {reason}. Please report this with the output of 'acclimate doctor'.")
+    return False
+
+
+def in_full(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in float64, or in float32 on an Apple GPU, which has no float64."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
 
 
 def to_device(model: ModuleT) -> ModuleT:
@@ -82,21 +118,43 @@ def concatenate(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return joined if joined.device.type == "cpu" else with_host_copy(joined, torch.cat(list(map(host_copy, tensors))))
 
 
-def preserve_rng_state() -> AbstractContextManager[None]:
-    """Return a context that restores the random generators of the CPU and of the default device.
+@contextmanager
+def preserve_rng_state(device: torch.device | None = None) -> Iterator[None]:
+    """Return a context that restores the random generators of the CPU and of a device, by default the default one.
 
     Without a list of devices, ``fork_rng`` initializes every accelerator, which takes hundreds of megabytes on each.
     """
-    device = default_device()
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+    state = RandomState(device or default_device())
+    try:
+        yield
+    finally:
+        state.restore()
+
+
+class RandomState:
+    """The state of the random generators of the CPU and of a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._cpu = device, torch.get_rng_state()
+        self._own: torch.Tensor | None = None
+        if device.type in ("cuda", "mps"):
+            self._own = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.mps.get_rng_state()
+
+    def restore(self) -> None:
+        """Set the generators to it."""
+        torch.set_rng_state(self._cpu)
+        if self._own is not None and self._device.type == "cuda":
+            torch.cuda.set_rng_state(self._own, self._device)
+        elif self._own is not None:
+            torch.mps.set_rng_state(self._own)
 
 
 @cache
 def has_fast_bf16(kind: str = "cpu") -> bool:
-    """Return whether ``kind`` (``"cpu"`` or ``"cuda"``) multiplies bfloat16 in hardware."""
+    """Return whether ``kind`` (``"cpu"``, ``"cuda"`` or ``"mps"``) is known to multiply bfloat16 in hardware."""
     if kind == "cuda":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    return _cpu_supports("avx512_bf16") or has_amx()
+    return kind == "cpu" and (_cpu_supports("avx512_bf16") or has_amx())
 
 
 def has_amx() -> bool:
@@ -119,15 +177,15 @@ def choose_precision(precision: str = "auto", device: torch.device | None = None
     """Resolve ``"auto"``: bf16 where the hardware multiplies it, fp16 on older GPUs with tensor cores, else fp32.
 
     Raises:
-        UserError: If ``precision`` is not one of auto, fp32, bf16 and fp16, or fp16 on a CPU.
+        UserError: If ``precision`` is not one of auto, fp32, bf16 and fp16, or fp16 without CUDA or ROCm.
     """
     kind = (device or default_device()).type
     if precision == "auto":
         if has_fast_bf16(kind):
             return "bf16"
         return "fp16" if kind == "cuda" and has_capability(FP16_CAPABILITY) else "fp32"
-    if precision == "fp16" and kind == "cpu":
-        raise UserError("Precision fp16 is for GPUs; use auto, bf16 or fp32 on a CPU.")
+    if precision == "fp16" and kind != "cuda":
+        raise UserError("Precision fp16 is for GPUs with CUDA or ROCm; use auto, bf16 or fp32.")
     if precision == "bf16" and kind == "cpu" and not has_fast_bf16(kind):
         warn_once(
             "This CPU has no bf16 instructions, so that precision bf16 is up to 50 times slower than fp32. "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import glob
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +13,11 @@ from typing import Any
 from acclimate.base.errors import UserError, first_line
 from acclimate.base.files import MANIFEST_FILE, RECORD_FILE, recorded_files, write_text
 from acclimate.base.options import verb
+from acclimate.base.progress import print_message
 from acclimate.base.terminal import echo
 from acclimate.base.verbs import Next
-from acclimate.cards.card import CARD_FILE, USAGE, read_metadata
+from acclimate.base.version import __version__
+from acclimate.cards.card import CARD_FILE, USAGE, format_bytes, read_metadata
 from acclimate.cards.options import PushOptions
 
 log = logging.getLogger(__name__)
@@ -83,11 +84,13 @@ def push_to_hub(
     language: Sequence[str] = (),
     base_model: str | None = None,
     api: Any = None,
+    progress: bool = True,
 ) -> str:
     """Upload a model folder to a repository of the Hub, creating the repository if necessary.
 
     It is only called when the user explicitly asks for an upload. The card in the folder gets the metadata that is
-    given, and loads the model by its name on the Hub.
+    given, and loads the model by its name on the Hub. Scores on benchmarks of the Hub are uploaded as evaluation
+    results, too; see :func:`evaluation_files`.
 
     Args:
         folder: A model folder written by ``adapt``, ``pretrain``, ``finetune``, ``distill`` or a study.
@@ -97,6 +100,7 @@ def push_to_hub(
         language: Languages of the model, such as ``["en"]``; by default the base model's.
         base_model: Hub name of the base model, where the folder does not tell.
         api: A ``huggingface_hub.HfApi``; by default one with the token stored on this machine.
+        progress: List the files on stderr before they are uploaded.
 
     Returns:
         The URL of the commit.
@@ -104,7 +108,7 @@ def push_to_hub(
     Raises:
         UserError: If the folder has no model, a name, license or language is invalid, or the upload fails.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
 
     folder = Path(folder)
     if not (folder / "config.json").is_file():
@@ -117,12 +121,16 @@ def push_to_hub(
         created = client.create_repo(repo, private=private, exist_ok=True)
         name = str(getattr(created, "repo_id", repo))
         _update_card(folder, name, given)
-        commit = client.upload_folder(
+        names = sorted(file for file in listed if (folder / file).is_file() and not _is_ignored(file))
+        files: dict[str, str | bytes] = {file: str(folder / file) for file in names} | evaluation_files(folder, client)
+        sizes = {file: len(x) if isinstance(x, bytes) else Path(x).stat().st_size for file, x in files.items()}
+        print_message(f"Uploading to '{name}' ({format_bytes(sum(sizes.values()))}):", enabled=progress)
+        for file, size in sizes.items():
+            print_message(f"  {file}, {format_bytes(size)}", enabled=progress)
+        commit = client.create_commit(
             repo_id=name,
-            folder_path=str(folder),
+            operations=[CommitOperationAdd(file, content) for file, content in files.items()],
             commit_message="Upload model and card with acclimate",
-            allow_patterns=[glob.escape(name) for name in listed],
-            ignore_patterns=IGNORED_PATTERNS,
         )
     except Exception as error:  # the client raises many classes for network and permission errors
         raise UserError(
@@ -155,6 +163,42 @@ def written_files(folder: Path) -> set[str]:
     else:
         names = set(recorded_files(folder, manifest, "make the model again"))
     return names | {CARD_FILE}
+
+
+def evaluation_files(folder: Path, client: Any) -> dict[str, bytes]:
+    """Return the evaluation results for the Hub, as YAML by name of the file; it shows them with the benchmark.
+
+    The Hub takes one score for each task of a dataset that is a benchmark, which has ``eval.yaml``. The scores are
+    those of ``model-index`` in the card, the first metric of each dataset: https://huggingface.co/docs/hub/eval-results
+
+    Args:
+        folder: The model folder.
+        client: A ``huggingface_hub.HfApi``, which downloads ``eval.yaml``.
+    """
+    import yaml
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    found: dict[str, list[EvalResultEntry]] = {}
+    index = read_metadata(folder / CARD_FILE).get("model-index") or [{}]
+    for result in index[0].get("results") or ():
+        dataset, metric = result["dataset"], result["metrics"][0]
+        name, place = str(dataset["type"]), f".eval_results/{Path(dataset['type']).name}.yaml"
+        if "/" not in name or place in found:
+            continue
+        try:
+            about = yaml.safe_load(Path(client.hf_hub_download(name, "eval.yaml", repo_type="dataset")).read_text())
+        except Exception as error:  # the client raises many classes; most datasets are no benchmarks
+            log.info("'%s' has no eval.yaml: %s", name, first_line(error))
+            continue
+        wanted = dataset.get("config") or "default", dataset.get("split", "test")
+        tasks = [task for task in about.get("tasks", ()) if (task.get("config"), task.get("split")) == wanted]
+        notes = f"{metric['name']}, measured with acclimate {__version__}"
+        found[place] = [EvalResultEntry(name, str(task["id"]), metric["value"], notes=notes) for task in tasks[:1]]
+    return {
+        place: yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
+        for place, entries in found.items()
+        if entries
+    }
 
 
 def _files(folder: Path) -> list[str]:

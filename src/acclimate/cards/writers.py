@@ -25,6 +25,7 @@ from acclimate.cards.card import (
 from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
 from acclimate.data.documents import Corpus, count_units
 from acclimate.data.operations import find_accounts
+from acclimate.data.sources import parse_hub_name
 from acclimate.data.token_dataset import RowAccount
 from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.evaluation.significance import bootstrap_intervals
@@ -499,10 +500,13 @@ def task_model_name(start: str, task: str, folder: str) -> str:
 
 def _eval_result(pipeline: str, task: Any, metric: str, result: Any, interval: tuple[float, float]) -> dict[str, Any]:
     low, high = (round(end, 4) for end in interval)
+    source = getattr(task, "reading", {}).get("source")
+    dataset, config = parse_hub_name(source)[:2] if source else (task.name, None)
     return {
         "task_type": pipeline,
-        "dataset_type": task.name,
+        "dataset_type": dataset,
         "dataset_name": task.name,
+        "dataset_config": config,
         "dataset_split": "test",
         "metric_type": HUB_METRICS.get(metric, metric),
         "metric_name": metric.replace("_", " "),

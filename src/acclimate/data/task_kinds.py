@@ -295,6 +295,8 @@ def load_task(
         mask_personal=mask_personal,
     )
     task = _read_task(source, name, options)
+    if is_hub_name(source):
+        task = replace(task, reading={**task.reading, "source": source})
     if merge_labels and not hasattr(task, "multi_label"):
         raise UserError(f"The task '{task.name}' is {task.task_kind}, so 'merge_labels' does not apply; remove it.")
     for line in task.describe_groups(find_task_kind(task).texts):

@@ -17,7 +17,7 @@ from acclimate.base.progress import Progress
 from acclimate.merging.rules import Rule
 from acclimate.merging.weights import Checkpoint, find_folder, match, write_weights
 from acclimate.models.loading import load_tokenizer
-from acclimate.models.saving import copy_sentence_encoder_files
+from acclimate.models.saving import copy_sentence_encoder_files, save_tokenizer
 
 GENERATION_FILE = "generation_config.json"
 
@@ -150,7 +150,7 @@ class Merger:
         shutil.copy(first.folder / "config.json", folder)
         if self._generation.is_file():
             shutil.copy(self._generation, folder)
-        self._tokenizer.save_pretrained(folder)
+        save_tokenizer(self._tokenizer, folder)
         copy_sentence_encoder_files(str(self._sentence_modules), folder)
 
     def _merge_tensor(self, name: str, rule: Rule) -> Tensor:

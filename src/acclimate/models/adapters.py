@@ -21,7 +21,7 @@ from acclimate.models.encoding import encode
 from acclimate.models.families import language_head, probe_of
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
-from acclimate.models.saving import save_model
+from acclimate.models.saving import save_model, save_tokenizer
 
 log = logging.getLogger(__name__)
 ADAPTER_FOLDER = "adapter"
@@ -191,8 +191,8 @@ class Adapter(Part):
             ``quantization`` compares the saved model with the one that was trained.
         """
         full = self.full_precision()
+        save_tokenizer(tokenizer, folder)
         save_model(full.merged(self.stored_type), folder, name)
-        tokenizer.save_pretrained(folder)
         self.save(folder / ADAPTER_FOLDER, base)
         saved: Any = load_language_model(folder).model
         attach(saved.to(full.model.device))

@@ -18,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from acclimate.base.errors import UserError
-from acclimate.base.files import local_folder, read_json, write_text
+from acclimate.base.files import local_folder, read_json, read_json_object, write_json, write_text
 from acclimate.models.checkpoints import WEIGHTS, describe_extensions
 from acclimate.models.kinds import find_kind
 
@@ -89,6 +89,16 @@ SENTENCE_ENCODER_FILES = (
 )
 """Files of ``sentence-transformers`` next to the weights; the names of older versions depend on the architecture."""
 MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
+POOLING_MODES = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"} | {
+    **{
+        "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+        "weightedmean_tokens": "weightedmean",
+        "lasttoken": "lasttoken",
+    },
+}
+"""Names of poolings in the files of ``sentence-transformers`` before version 6, each with the later name."""
+LONGEST_LIMIT = 10**9
+"""Length from which a tokenizer has no limit."""
 
 
 def copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
@@ -118,6 +128,7 @@ def _copy_modules(
             shutil.copy(file, folder / name)
     if len(sources) > 1:
         write_text(folder / "modules.json", json.dumps(modules, indent=2))
+    write_portable_modules(folder)
     if left:
         log.warning(
             "Modules of the sentence encoder '%s' are not carried over, since they are in folders of unusual names: "
@@ -149,6 +160,57 @@ def write_pooling(folder: Path, pooling: str, width: int) -> None:
         ("1_Pooling/config.json", {"word_embedding_dimension": width, **modes}),
     ):
         write_text(folder / path, json.dumps(entries, indent=2))
+    write_portable_modules(folder)
+
+
+def write_portable_modules(folder: Path) -> None:
+    """Name modules, pooling and length of a sentence encoder as ``sentence-transformers`` did before version 6.
+
+    llama.cpp, vLLM and text-embeddings-inference know only those names. Later versions of the library read them, too,
+    and ignore what they know by another name, so nothing is removed. vLLM takes the first mode that is true.
+
+    Args:
+        folder: Folder of the encoder.
+    """
+    modules = _read_modules(find_file(str(folder), "modules.json"))
+    for module in modules:
+        library, _, kind = str(module.get("type")).rpartition(".")
+        if library.startswith("sentence_transformers.") and kind in ("Transformer", "Pooling", "Dense", "Normalize"):
+            module["type"] = f"sentence_transformers.models.{kind}"
+        path = folder / str(module.get("path")) / "config.json"
+        if kind == "Pooling" and (entries := read_json_object(path)):
+            given = entries.get("pooling_mode")
+            chosen = [given] if isinstance(given, str) else given or ()
+            known = {f"pooling_mode_{name}": later in chosen for name, later in POOLING_MODES.items()}
+            write_json(path, {**known, **entries})
+    write_json(folder / "modules.json", modules)
+    length = (read_json_object(folder / "tokenizer_config.json") or {}).get("model_max_length")
+    for name in SENTENCE_ENCODER_FILES[2:]:
+        entries = read_json_object(folder / name)
+        if entries is not None and isinstance(length, int) and length < LONGEST_LIMIT:
+            write_json(folder / name, {"max_seq_length": length, **entries})
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Save a tokenizer, with the SentencePiece model that it was converted from if its vocabulary has not changed.
+
+    ``transformers`` reads ``tokenizer.json`` alone and drops that file; llama.cpp converts Gemma with it only.
+    """
+    tokenizer.save_pretrained(folder)
+    source, name = tokenizer.name_or_path, "tokenizer.model"
+    if source and not (folder / name).is_file() and (file := find_file(source, name)) is not None:
+        before, after = (
+            _read_vocabulary(one) for one in (find_file(source, "tokenizer.json"), folder / "tokenizer.json")
+        )
+        if before is not None and before == after:
+            shutil.copy(file, folder / name)
+
+
+def _read_vocabulary(file: Path | None) -> tuple[Any, Any] | None:
+    """Return the vocabulary and the added tokens of a ``tokenizer.json``."""
+    entries = read_json_object(file) if file else None
+    model = (entries or {}).get("model")
+    return (model.get("vocab"), (entries or {}).get("added_tokens")) if isinstance(model, dict) else None
 
 
 def _find_modules(source: str) -> tuple[tuple[Path | str, ...], list[dict[str, Any]]]:

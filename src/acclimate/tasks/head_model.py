@@ -18,7 +18,7 @@ from acclimate.base.errors import UserError
 from acclimate.models.batching import logit_rows, micro_batch_tokens, padding_multiple, token_budget_batches
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.models.families import language_head, reads_segments
-from acclimate.models.saving import save_model
+from acclimate.models.saving import save_model, save_tokenizer
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.parts.objectives.distillation import soft_target_loss
 from acclimate.parts.objectives.vocabulary import cross_entropy, map_logits
@@ -157,7 +157,7 @@ class HeadModel:
         save_model(self.model, folder, name)
         kept = copy(self.tokenizer)
         kept.model_max_length = self.max_length  # so that pipelines cut texts as the training did
-        kept.save_pretrained(folder)
+        save_tokenizer(kept, folder)
 
 
 def check_finite(outputs: Iterable[Tensor]) -> None:

@@ -26,7 +26,7 @@ from acclimate.models.checkpoints import load_config, trusts_remote_code
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import load_tokenizer
 from acclimate.models.lora import LowRankAdapter
-from acclimate.models.saving import find_non_finite
+from acclimate.models.saving import find_non_finite, write_portable_modules
 from acclimate.tasks.interfaces import ResolvedOptions
 from acclimate.tasks.trainer import ADAM_EPSILON, BestWeightsCallback, Score, TrainingResult
 
@@ -58,6 +58,7 @@ class BiEncoder:
                 f"The weight '{bad[0]}' is not finite, so the model is not saved; lower the learning rate."
             )
         self.model.save(str(folder), create_model_card=False)
+        write_portable_modules(folder)
 
     def forget(self) -> None:
         """Drop the embeddings of documents."""
