@@ -178,7 +178,7 @@ def test_a_study_is_shown_with_its_figure_and_escaped(compared):
     html = compared._repr_html_()
     assert_is_fragment(html)
     assert str(escape(summarize(compared).headline)) in html
-    assert "Differences to the baseline" in html and "Scores on end tasks" in html
+    assert "Paired differences" in html and "Scores on end tasks" in html
     assert "A &lt;b&gt;study&lt;/b&gt;" in html and "<b>study" not in html
 
 

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,16 @@ from acclimate.adaptation import method as methods
 from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.method import REGISTRY
 from acclimate.base.errors import UserError
-from acclimate.base.registry import PLACES, PLUGIN, declared_names, find_registry, hash_user_code
+from acclimate.base.registry import (
+    PLACES,
+    PLUGIN,
+    declared_names,
+    find_registry,
+    hash_user_code,
+    identify_function,
+    imported_plugins,
+    load_function,
+)
 from acclimate.data.documents import Corpus
 from acclimate.parts import masking
 from tests.cases import each
@@ -121,7 +131,6 @@ def test_a_method_in_a_file_is_used_by_name(plugin, tiny_bert, tmp_path, monkeyp
         ("fails.py", "raise ValueError('no file')", "cannot be imported: ValueError: no file."),
         ("exits.py", "import sys; sys.exit(0)", "cannot be imported: SystemExit: 0."),
         ("closes.py", "raise GeneratorExit", "cannot be imported: GeneratorExit: GeneratorExit."),
-        ("my-method.py", "x = 1", "have the same name; rename one of them"),
     ],
 )
 def test_a_file_that_is_no_plugin_is_one_line(plugin, tmp_path, monkeypatch, capsys, name, text, message):
@@ -132,6 +141,21 @@ def test_a_file_that_is_no_plugin_is_one_line(plugin, tmp_path, monkeypatch, cap
     flags = ["--plugin", plugin, "--plugin", other / name]
     code, _, err = call(monkeypatch, capsys, "methods", *flags)
     assert code == 2 and message in err and len(err.splitlines()) == 1
+
+
+def test_files_of_the_same_name_are_modules_of_their_own(plugin, tmp_path):
+    functions = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "score.py"
+        file.write_text(f"@dataclass\nclass {name.title()}:\n    x: int = 1\ndef score():\n    return '{name}'\n")
+        file.write_text("from dataclasses import dataclass\n" + file.read_text())
+        functions.append(load_function(f"{file}:score", "scorer"))
+        assert load_function(f"{file}:score", "scorer") is functions[-1]
+    assert [function() for function in functions] == ["one", "two"]
+    first, second = (identify_function(function, "scorer") for function in functions)
+    assert first != second == identify_function(f"{tmp_path / 'two' / 'score.py'}:score", "scorer")
+    assert [Path(file).parent.name for file in imported_plugins()][-2:] == ["one", "two"]
 
 
 EXITS = """

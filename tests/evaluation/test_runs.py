@@ -157,6 +157,26 @@ def test_an_interval_excludes_zero_exactly_if_p_is_below_5_percent(a, b, items, 
     assert (turned.low, turned.high, turned.p) == pytest.approx((-found.high, -found.low, found.p), nan_ok=True)
 
 
+@FEW
+@given(st.floats(-1, 1), st.integers(2, 90), st.integers(1, 3), st.sampled_from([1.0, 100.0]), st.integers(0, 9))
+def test_a_difference_that_all_units_have_is_bounded_by_the_share_that_others_can_have(d, units, size, limit, seed):
+    base = limit * np.random.default_rng(seed).random(units * size)
+    groups = np.repeat(np.arange(units), size) if size > 1 else None
+    found = difference_of_runs(base + limit * d, base, groups=groups, limit=limit)
+    low, high = found.interval.low / limit, found.interval.high / limit
+    for end, other in ((low, -1), (high, 1)):
+        if abs(d - other) > 1e-6:  # a share of other units that differ by the most gives this mean
+            share = (end - d) / (other - d)
+            assert (1 - share) ** units == pytest.approx(0.025)
+    assert low - 1e-9 <= d <= high + 1e-9 and (found.interval.p < 0.05) == (found.interval.sign != 0)
+    assert difference_of_runs(base + limit, base, groups=groups, limit=limit).interval.p == pytest.approx(
+        2.0 ** (1 - units)
+    )
+    unbounded = difference_of_runs(base + limit * d, base, groups=groups)
+    assert not unbounded.varies and unbounded.units_needed(1.0) is None
+    assert (unbounded.interval.low, unbounded.interval.high, unbounded.interval.p) == (-np.inf, np.inf, 1.0)
+
+
 def test_what_is_needed_is_the_least_that_suffices():
     rng = np.random.default_rng(3)
     noise = rng.normal(size=(4, 1)) * 0.02

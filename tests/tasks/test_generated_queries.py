@@ -50,6 +50,8 @@ def test_the_folder_is_a_retrieval_task(tmp_path):
     assert all(query.margins for query in task.train)
     with pytest.raises(UserError, match="is not empty"):
         generate_queries(PASSAGES, write, tmp_path / "out", progress=False)
+    with pytest.raises(UserError, match="is a file; give a folder"):
+        generate_queries(PASSAGES, write, next((tmp_path / "out").iterdir()), progress=False)
     again = generate_queries(PASSAGES, write, tmp_path / "out", progress=False, overwrite=True, negatives="none")
     assert again.rows == 49 and "negative" not in read(tmp_path / "out")[0]
 

@@ -53,7 +53,13 @@ def choice(chance, number):
 
 def squad(chance):
     context = sentence(chance)
-    return [context, sentence(chance), {"text": [context.split()[0]], "answer_start": [0]}]
+    words = context.split()
+    answers = [(words[0], 0), (words[1], len(words[0]) + 1)][: chance.randint(1, 2)]
+    return [
+        context,
+        sentence(chance),
+        dict(zip(("text", "answer_start"), map(list, zip(*answers, strict=True)), strict=True)),
+    ]
 
 
 MAKERS = {
@@ -145,6 +151,8 @@ def exported(form):
         "prompts with topics": lambda n: {"prompt": text(), "answer": f"item{n}", "category": pick("ab")},
         "prompts with classes": lambda n: {"prompt": text(), "answer": pick(["yes", "no"])},
         "completions": lambda n: {"prompt": text(), "completion": text()},
+        "places": lambda n: dict(zip(("references", "prompt", "v1"), squad(chance), strict=True)),
+        "two texts and places": lambda n: {"x": text(), **dict(zip("abc", squad(chance), strict=True))},
         "label studio": lambda n: {"data": {"text": text()}, "annotations": [{"result": [{"value": {}}]}]},
     }[form]  # fmt: skip
     return [make(number) for number in range(60)]
@@ -182,6 +190,8 @@ def exported(form):
     ("prompts with topics", "classification"),
     ("prompts with classes", "classification"),
     ("completions", "--task-kind generation"),
+    ("places", "qa"),
+    ("two texts and places", "'c' holds answers with their places in 'a', but .* in 'x' or 'b'.*--text-column"),
     ("label studio", "If it has classes instead, export them as CSV"),
 ])  # fmt: skip
 def test_exports_of_tools_are_read_or_refused_with_the_options(form, expected, caplog):
@@ -192,9 +202,8 @@ def test_exports_of_tools_are_read_or_refused_with_the_options(form, expected, c
         return
     task = load_task(rows, name="t")
     assert task.task_kind == expected
-    assert re.search(
-        f"The task 't' is {'multiple choice' if expected == 'choice' else expected}: .* in '", caplog.text
-    )
+    kind = {"choice": "multiple choice", "qa": "question answering"}.get(expected, expected)
+    assert re.search(f"The task 't' is {kind}: .* in '", caplog.text)
 
 
 def test_a_click_log_is_read_with_its_passages(tmp_path, caplog):

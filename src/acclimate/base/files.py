@@ -380,6 +380,17 @@ def check_writable(out: str | Path | None) -> None:
         raise UserError(f"Cannot write next to '{out}': {error.strerror}. Choose another folder.") from error
 
 
+def check_output_folder(out: str | Path | None) -> None:
+    """Check that an output folder can be created; None skips the check.
+
+    Raises:
+        UserError: If it is a file, or nothing can be written there.
+    """
+    if out is not None and os.path.isfile(out):
+        raise UserError(f"'{out}' is a file; give a folder.")
+    check_writable(out)
+
+
 def safe_join(folder: str | Path, name: str) -> Path:
     """Return the path of a file in a folder, for a name that is not trusted.
 

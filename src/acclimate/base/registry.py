@@ -10,6 +10,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import shlex
 import sys
@@ -261,20 +262,20 @@ def plain_value(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def import_plugin(path: str | Path) -> None:
-    """Run a Python file that registers entries, once per process.
+def import_plugin(path: str | Path) -> ModuleType:
+    """Run a Python file that registers entries, once per process; return its module.
 
     Raises:
-        UserError: If it is not a Python file, it fails, or another file with the same name was imported before.
+        UserError: If it is not a Python file, or it fails.
     """
     path = Path(path).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():
         raise UserError(f"There is no Python file '{path}'; give the .py file that registers the method or function.")
     name = f"{PLUGIN}{path.stem}"  # not the path, so that results are found again after the file has moved
-    if (known := sys.modules.get(name)) is not None:
-        if known.__file__ != str(path):
-            raise UserError(f"'{path}' and '{known.__file__}' have the same name; rename one of them.")
-        return
+    if name in sys.modules and sys.modules[name].__file__ != str(path):  # another file of the same name
+        name += f"_{sha256(os.fsencode(path)).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -283,6 +284,7 @@ def import_plugin(path: str | Path) -> None:
     except USER_CODE_ERRORS as error:
         del sys.modules[name]
         raise UserError(f"'{path}' cannot be imported: {type(error).__name__}: {first_line(error)}.") from error
+    return module
 
 
 def load_function(given: Any, what: str) -> Any:
@@ -304,8 +306,7 @@ def load_function(given: Any, what: str) -> Any:
         return found[0]
     if not file or not name:
         raise UserError(f"'{given}' names no function; give the {what} as FILE.py:FUNCTION.")
-    import_plugin(file)
-    function = getattr(sys.modules[f"{PLUGIN}{Path(file).stem}"], name, None)
+    function = getattr(import_plugin(file), name, None)
     if not callable(function):
         raise UserError(f"'{file}' has no function '{name}', which was given as {what}.")
     return function

@@ -347,6 +347,7 @@ def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
         raise UserError(f"'passages' is for retrieval, not for {options.task_kind}; remove it.")
     only = options.task_kind or ("retrieval" if options.passages is not None else None)
     kinds = [TASK_KINDS.lookup(only)()] if only else [kind for kind in every if not kind.fallback]
+    kinds.sort(key=lambda kind: not kind.fixed_texts)  # positions in a text can be nothing else, whatever the names
     given, (source, column) = source, open_source(source)
     options = replace(options, text_column=column) if column else options
     path = source if isinstance(source, Path) else None

@@ -29,6 +29,8 @@ MAX_RUNS = 1_000
 MAX_UNITS = 10**9
 _NONE = 1e-30
 """Variances below are rounding errors."""
+_ROUNDING = 1e-13
+"""Standard errors of this share of the largest score, too."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class RunDifference:
         items: Variance of the difference over other items, for the same runs, without the interaction.
         freedom: Degrees of freedom of that variance.
         sides: Variance over other runs of each side that has several runs, or of the pairs.
+        varies: Whether the difference varies over units or runs; if not, no variance is known.
     """
 
     interval: Interval
@@ -65,6 +68,7 @@ class RunDifference:
     items: float
     freedom: float
     sides: tuple[Side, ...]
+    varies: bool = True
 
     @property
     def has_enough_units(self) -> bool:
@@ -91,6 +95,8 @@ class RunDifference:
 
     def units_needed(self, effect: float) -> int | None:
         """Return the units that are needed to see a difference with the present runs; None if no number suffices."""
+        if not self.varies:
+            return None
         return _smallest(lambda units: self.can_show(effect, units=units / self.units), MIN_UNITS, MAX_UNITS)
 
     def runs_needed(self, effect: float) -> int | None:
@@ -112,6 +118,7 @@ def difference_of_runs(
     *,
     paired: bool = False,
     is_error: bool = False,
+    limit: float | None = None,
 ) -> RunDifference:
     """Estimate the difference between the mean scores of two sides on the same items, first minus second.
 
@@ -134,6 +141,10 @@ def difference_of_runs(
     that of McNemar's exact test, and the interval is the wider of Tango's score interval (1998) and the exact interval
     of Clopper and Pearson for the items on which the models differ. It excludes zero exactly if p is below 0.05.
 
+    If no variance is seen, since all units differ by the same amount ``d``, then with a probability of 97.5 % at most
+    the share ``q = 1 - 0.025 ** (1 / units)`` of other units differs by something else, at most by ``limit``: the ends
+    are ``(1 - q) * d`` minus and plus ``q * limit``, and without a limit there is no interval.
+
     Args:
         first: Scores (items,) of one run, or (runs, items).
         second: The same for the other side, with any number of runs.
@@ -141,6 +152,7 @@ def difference_of_runs(
         groups: Number of the group of each item (items,), from zero without gaps. None: items are independent.
         paired: Run ``i`` of both sides has the same seed.
         is_error: Whether lower scores are better.
+        limit: Largest difference that an item can have, such as 1 between shares. None: it is not known.
 
     Raises:
         ValueError: If the shapes do not match, or there are no items.
@@ -166,11 +178,13 @@ def difference_of_runs(
     between = sum(side.variance for side in sides)
     items = max(items - sum(side.interaction for side in sides), items - between, 0.0)
     parts = [(items, freedom), *_pooled([(side.variance, side.runs - 1.0) for side in sides])]
+    total, scale = sum(variance for variance, _ in parts), max(np.abs(a).max(), np.abs(b).max())
+    varies = bool(total > max(_NONE, (_ROUNDING * scale) ** 2))
     if len(a) == len(b) == 1 and groups is None and np.ptp(weight) == 0 and _is_binary(a, b):
         interval = _exact(difference)
     else:
-        interval = _combine(estimate, parts, units)
-    return RunDifference(replace(interval, is_error=is_error), units, largest, items, freedom, sides)
+        interval = _combine(estimate, parts) if varies else _constant(estimate, units, limit)
+    return RunDifference(replace(interval, is_error=is_error), units, largest, items, freedom, sides, varies)
 
 
 def residuals(values: np.ndarray, share: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
@@ -212,13 +226,19 @@ def _margin(parts: Sequence[tuple[float, float]], level: float) -> float:
     return weighted / total**0.5 if total > _NONE else 0.0
 
 
-def _combine(estimate: float, parts: Sequence[tuple[float, float]], units: int) -> Interval:
+def _constant(estimate: float, units: int, limit: float | None) -> Interval:
+    """Return the interval of a difference that all units have."""
+    if limit is None:
+        return Interval(estimate, -np.inf, np.inf, 1.0, error=np.inf)
+    same = 0.025 ** (1 / units)
+    margin = (1 - same) * limit
+    p = min(1.0, 2 * (limit / (limit + abs(estimate))) ** units)
+    return Interval(estimate, same * estimate - margin, same * estimate + margin, p, error=margin)
+
+
+def _combine(estimate: float, parts: Sequence[tuple[float, float]]) -> Interval:
     """Return the interval of Student's t for a sum of variances, each with its degrees of freedom."""
     total = sum(variance for variance, _ in parts)
-    if total <= _NONE:  # a sign test of the units, which all agree
-        p = 1.0 if abs(estimate) < 1e-15 else 2.0 ** (1 - units)
-        margin = np.inf if 0.05 <= p < 1 else 0.0
-        return Interval(estimate, estimate - margin, estimate + margin, p, error=margin)
     error, margin = float(total**0.5), _margin(parts, 0.975)
     freedom = _freedom(margin / error)
     p = float(2 * special.stdtr(freedom, -abs(estimate) / error))

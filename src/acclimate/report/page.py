@@ -45,7 +45,7 @@ FIGURES = (
     ),
     Figure(
         "differences",
-        "Differences to the baseline",
+        "Paired differences",
         "Lines are 95 % intervals; the dot is hollow if the interval includes zero.",
         forest_plot,
     ),

@@ -82,7 +82,7 @@ def forest_plot(results: StudyResults) -> str:
     axes.set_xlim(*at_least(MIN_SPAN, *axes.get_xlim()))
     axes.locator_params(axis="x", nbins=7)
     axes.set_xlabel(f"difference to {short(results.baseline, 30)}, percentage points (right is better)")
-    return svg(figure, "forest", "Paired differences to the baseline with 95 % intervals")
+    return svg(figure, "forest", "Paired differences with 95 % intervals")
 
 
 def at_least(span: float, low: float, high: float) -> tuple[float, float]:

@@ -71,13 +71,14 @@ def overview(results: StudyResults) -> Table:
     rows: list[ScoreRow | LossRow] = [*results.scores, *(row for key, row in alone.items() if key[:3] not in scored)]
     metrics = {metric_name(row.metric) for row in results.scores}
     unit = f"difference, points of {metrics.pop()}" if len(metrics) == 1 else "difference, percentage points"
-    names = ["task", "method", "verdict", unit, "score", "domain loss", "general loss"]
+    side = "model" if results.evaluations else "method"
+    names = ["task", side, "verdict", unit, "score", "domain loss", "general loss"]
     note = (
         f"Differences are to the baseline ({results.baseline}), with 95 % intervals. Losses on held-out text change "
         "by the percentage shown: lower is better, and a higher loss on general text is forgetting."
     )
     if results.evaluations:
-        note = f"{note.split('. ')[0]}."
+        note = f"Differences are to {results.baseline}, with 95 % intervals."
     table = Table("Overview", note, names, minor=names[4:6] if results.scores else (), grouped=True)
     for row in rows:
         cells = [Entry(place_with_measure(results, row)), Entry(row.method), DASH, DASH, DASH]
@@ -86,7 +87,7 @@ def overview(results: StudyResults) -> Table:
             if entry := row.comparison:
                 cells[2:4] = [verdict_entry(entry), Entry(bracket_text(entry, 100), entry.difference)]
             elif row.method == results.baseline:
-                cells[2] = Entry("baseline")
+                cells[2] = Entry("reference" if results.evaluations else "baseline")
         for text in ("domain", "general"):
             own = (row.model, row.domain, row.method, row.task, text)
             cells.append(_relative_change(losses.get(own) or losses.get((*own[:3], None, text))))
@@ -161,7 +162,7 @@ def scores(results: StudyResults) -> Table:
     metrics = shown_metrics(results.scores)
     calibrated = any("ece" in row.summaries for row in results.scores)
     primary = metric_name(metrics[0]) if metrics else ""
-    names = ["model", "domain", "task", "method", "verdict", "difference"]
+    names = ["model", "domain", "task", "model" if results.evaluations else "method", "verdict", "difference"]
     minor = ["95 % interval", primary, "p", "p (Holm)", *map(metric_name, metrics[1:])]
     minor += [] if results.evaluations else ["p (t-test)", "p (these models)"]
     minor += ["ECE"] if calibrated else []
@@ -198,7 +199,8 @@ def scores(results: StudyResults) -> Table:
 def _comparison_cells(results: StudyResults, row: ScoreRow, default_metric: str) -> list[Entry]:
     entry, score = row.comparison, mean_entry(row.summaries.get(default_metric))
     if entry is None:
-        return [Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH, score, DASH, DASH]
+        first = "reference" if results.evaluations else "baseline"
+        return [Entry(first) if row.method == results.baseline else DASH, DASH, DASH, score, DASH, DASH]
     unit = "" if row.metric == default_metric else f" ({metric_name(row.metric)})"
     difference = Entry(signed(100 * entry.difference) + unit, entry.difference)
     return [verdict_entry(entry), difference, interval_entry(entry), score, p_entry(entry.p), p_entry(entry.p_holm)]

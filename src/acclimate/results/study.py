@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT = 4
 """Version of the layout of ``results.json``."""
+RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
 MAX_LINES = 16
 """Maximum lines of the ``repr``."""
 
@@ -299,7 +300,7 @@ class StudyResults(Reported, Record, repr=False):
 
     def document(self) -> dict[str, Any]:
         """Return what ``--json`` prints: where the report and all results are, the scores, and the numbers of jobs."""
-        places = {name: self.folder and self.folder / name for name in ("report.html", "results.json")}
+        places = {name: self.folder and self.folder / name for name in (REPORT, RESULTS)}
         if self.evaluations:
             return {**places, "evaluations": self.evaluations, "scores": self.scores, "tables": self.tables}
         return {**places, "jobs": self.jobs, "scores": self.scores}

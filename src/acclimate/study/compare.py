@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
-from acclimate.base.files import follow_link, read_json_object, write_json
+from acclimate.base.files import follow_link, read_json_object
 from acclimate.base.options import verb
 from acclimate.base.registry import import_plugin, imported_plugins
 from acclimate.base.terminal import SafeConsole
 from acclimate.cards.writers import write_model_cards
 from acclimate.engine.callbacks import check_trackers, report_summary
 from acclimate.results.requirements import parse_requirements
-from acclimate.results.study import StudyResults
+from acclimate.results.study import PAGE, REPORT, RESULTS, StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.changes import load_study
 from acclimate.study.clusters import launchers
@@ -34,7 +34,6 @@ from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize, summarize_numbers
 from acclimate.study.workers import LOGS, Pool
 
-RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
 CLEAN = "No dev or test text was found in the corpus or in a train split."
 NAMED = 5
 """Maximum number of missing jobs listed in the terminal."""
@@ -218,14 +217,10 @@ def prepare(
 
 
 def _write(results: StudyResults, out: Path, progress: bool) -> None:
-    write_json(out / RESULTS, results.to_dict())
-
-    from acclimate.report import results_table, write_markdown, write_report, write_tables
+    from acclimate.report import results_table, write_results
     from acclimate.report import summarize as summarize_in_words
 
-    write_markdown(results, out / PAGE)
-    write_report(results, out / REPORT)
-    write_tables(results, out)
+    write_results(results, out)
     write_model_cards(results, out)
     if progress:
         console = SafeConsole()

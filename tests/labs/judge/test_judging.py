@@ -21,7 +21,7 @@ from acclimate.results.scores import BETTER, NO_DIFFERENCE, TOO_FEW_GROUPS, WORS
 from acclimate.results.study import StudyResults
 from tests.cases import each
 
-WORDS = ("fine-tun", "adapted", "adaptation", "trainings", "seeds of", "study", "helped", "hurt")
+WORDS = ("fine-tun", "adapted", "adaptation", "trainings", "seeds of", "study", "helped", "hurt", "baseline")
 """Words that are not true of evaluations of any two models."""
 
 
@@ -197,7 +197,7 @@ def test_losses_have_their_own_unit_and_lower_is_better(judge):
 
 def test_the_direction_of_a_metric_is_said_and_can_be_given(judge):
     values = np.random.default_rng(0).gamma(3, 1, 60)
-    sides = [[run("a", values, metric="pain")], [run("b", values + 1, metric="pain")]]
+    sides = [[run("a", values, metric="pain")], [run("b", 1.5 * values + 1, metric="pain")]]
     results = judge(*sides)
     assert results.tables[0].rows[0][3] == BETTER and "Higher is better of pain; if not, name it" in results.notes[0]
     results = judge(*sides, lower="pain")
@@ -256,6 +256,26 @@ def test_equal_answers_leave_room_for_what_the_items_could_not_show(judge):
     assert graded.low == pytest.approx(-(1 - 0.025**0.01))
 
 
+def test_differences_that_do_not_vary_have_a_bound_or_no_interval(judge):
+    values = np.random.default_rng(0).random(60) / 2
+    bounded = judge([run("a", values)], [run("b", values + 0.25)], require="mmlu > 10", power=1)
+    assert entry(bounded).verdict == BETTER and entry(bounded).low < 0.25 < entry(bounded).high < 0.4
+    assert bounded.decision.state == MET and bounded.tables[0].rows[0][2] == "unknown: no variation"
+    for scale in (1, 1e6):
+        sides = [[run("ab"[n], scores(scale * (5 * values + n / 3), is_error=True))] for n in (0, 1)]
+        results = judge(*sides, require="mmlu < 1")
+        assert results.decision.describe()[0].endswith("no variation, so no interval)")
+        row = results.tables[0].rows[0]
+        assert row[2].endswith(" (no interval)") and row[3] == "no verdict" and row[7:] == [None] * 4
+        assert "all items of side-1 on mmlu (acc) differ by the same amount" in markdown(results)
+
+
+def test_a_file_cannot_be_the_folder_of_a_report(judge, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="is a file; give a folder"):
+        judge([run("a", binary(0.5))], [run("b", binary(0.6))], out=tmp_path / "file")
+
+
 def test_the_power_table_says_what_is_needed(judge):
     sides = [[run(f"{n}{seed}", binary(0.5, 300, 10 * n + seed), str(seed)) for seed in range(3)] for n in (0, 1)]
     (table,) = judge(*sides, power=2).tables
@@ -290,7 +310,7 @@ def test_the_report_is_that_of_compare_in_words_that_are_true(judge, tmp_path):
         files["results.tex"].lower(),
         "\n".join(results.describe()).lower(),
     ):
-        assert not [word for word in WORDS if word in text]
+        assert not [word for word in (*WORDS, ">method<", "| method |", "& method &") if word in text]
     assert "30 passages" in files["report.html"] and "bits_per_byte" in files["report.html"]
     again = StudyResults.load(tmp_path / "out" / "results.json")
     assert render(again, tmp_path) == render(results, tmp_path)

@@ -10,8 +10,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from acclimate.base.errors import UserError
-from acclimate.labs.meters.jobs import MeterRow, _correlations
+from acclimate.labs.meters.jobs import MeterJob, MeterRow, _correlations
 from acclimate.report import markdown
+from acclimate.results.study import StudyResults
 from acclimate.study.compare import compare
 from acclimate.study.config import StudyConfig
 from tests.study.fakes import World, files, graph_of, of_kind, study
@@ -70,6 +71,15 @@ def test_meters_of_every_adaptation(tmp_path, monkeypatch):
     for name in ("meters", "recovery"):
         with pytest.raises(UserError, match=rf"evaluate\.{name} measures on general text"):
             StudyConfig.of(study(folder, evaluate={name: 1 if name == "recovery" else True}, general=None))
+
+
+def test_shares_of_little_are_said_and_do_not_dominate_the_mean():
+    place = {"model": "m", "domain": "d", "method": "a"}
+    pairs = [(1.0, 0.5), (0.011, -40.0), (0.001, None)]
+    rows = [MeterRow(**place, adapt_seed=n, forgotten=lost, recovered=own) for n, (lost, own) in enumerate(pairs)]
+    table = MeterJob.tables(StudyResults(name="s", rows={"meters": rows}))[0]
+    assert "1 of 3 adaptations forgot less than 0.01 nats and have none" in table.note
+    assert table.rows[0][table.columns.index("share recovered")].value == pytest.approx((0.5 - 0.44) / 1.011)
 
 
 def test_rank_correlations_are_those_of_scipy():

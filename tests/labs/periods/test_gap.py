@@ -211,4 +211,6 @@ def test_the_folder_of_something_else_is_kept(forgetful, tiny_bert, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty"):
         acclimate.periods_gap(tiny_bert, dated_rows(), least=5, out=tmp_path, progress=False)
+    with pytest.raises(UserError, match="is a file; give a folder"):
+        acclimate.periods_gap(tiny_bert, dated_rows(), least=5, out=tmp_path / "notes.txt", progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

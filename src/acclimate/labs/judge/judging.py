@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from acclimate.base.errors import UserError, shorten, unknown_name_error
-from acclimate.base.files import check_writable, write_json
+from acclimate.base.files import check_output_folder
 from acclimate.base.options import verb
 from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
@@ -28,6 +28,7 @@ from acclimate.results.scores import (
     BETTER,
     NO_DIFFERENCE,
     TOO_FEW_GROUPS,
+    WITHHELD,
     WORSE,
     Comparison,
     Comparisons,
@@ -46,7 +47,8 @@ NOTE = (
     "Scores: in percent, mean ± standard deviation over runs. Difference: to the reference, paired by item, in "
     "percentage points. p: of no true difference, below 0.05 exactly if the interval excludes zero; of zeros and ones "
     "of independent items and one run a side it is McNemar's exact test, else Student's t over items or their groups "
-    "and over runs. p (Holm): corrected for all comparisons, in the first metric of each task; the verdict is by it."
+    "and over runs; if all items differ by the same amount, by the share of others that may not. p (Holm): "
+    "corrected for all comparisons, in the first metric of each task; the verdict is by it."
 )
 
 
@@ -120,7 +122,14 @@ class Judgement:
     @property
     def why(self) -> str:
         """Why there is no verdict; empty if there is one."""
-        return "" if self.found.has_enough_units else f"{TOO_FEW_GROUPS}: {self.units}"
+        if not self.found.has_enough_units:
+            return f"{TOO_FEW_GROUPS}: {self.units}"
+        return "" if self.has_interval else "no variation, so no interval"
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the difference varies or is bounded, so that it has an interval."""
+        return self.found.varies or self.aligned.is_share
 
 
 @dataclass
@@ -209,7 +218,7 @@ def judge(options: JudgeOptions) -> StudyResults:
     """
     requirements = parse_requirements(options.require)
     out = None if options.out is None else Path(options.out)
-    check_writable(out)
+    check_output_folder(out)
     comparing = Comparing(read_sides(options.logs, options.lower), options.metrics)
     comparing.run()
     results = make_results(comparing, options)
@@ -218,6 +227,10 @@ def judge(options: JudgeOptions) -> StudyResults:
         check_names(requirements, named)
         results.decision = decide(requirements, named)
     if out is not None:
+        from acclimate.report import write_results
+
+        out.mkdir(parents=True, exist_ok=True)
+        results.folder = out
         write_results(results, out)
     return results
 
@@ -299,14 +312,12 @@ def compare_sides(
     """
     paired = are_paired(reference, side)
     aligned = align(reference, side, task, metric, paired=paired, is_share=is_share)
-    found = difference_of_runs(*aligned[:4], paired=paired, is_error=aligned.is_error)
+    limit = 1.0 if is_share else None
+    found = difference_of_runs(*aligned[:4], paired=paired, is_error=aligned.is_error, limit=limit)
     interval, means = found.interval, [aligned.mean(runs) for runs in (aligned.second, aligned.first)]
     low, high = interval.low, interval.high
     if aligned.is_share:
         low, high = max(low, -1.0), min(high, 1.0)
-        if low == high == 0:  # no item differs, which a larger share than this would have shown
-            high = 1 - 0.025 ** (1 / found.units)
-            low = -high
     entry = Comparison(
         difference=interval.difference,
         low=low,
@@ -316,9 +327,10 @@ def compare_sides(
         before=means[0].mean,
         after=means[1].mean,
     )
-    if not found.has_enough_units:
-        entry = entry.without_verdict(TOO_FEW_GROUPS)
-    return Judgement(task, metric, side, aligned, found, entry, is_primary)
+    judgement = Judgement(task, metric, side, aligned, found, entry, is_primary)
+    if judgement.why:
+        judgement.entry = entry.without_verdict(WITHHELD if found.has_enough_units else TOO_FEW_GROUPS)
+    return judgement
 
 
 def are_paired(reference: Side, side: Side) -> bool:
@@ -480,9 +492,11 @@ def _own_units(found: Sequence[Judgement], reference: Side) -> ReportTable:
     rows = []
     for one in found:
         entry = one.entry
+        ends = [entry.low, entry.high] if one.has_interval else [None, None]
         low, high = (rounded(end, signed=True) for end in (entry.low, entry.high))
-        shown = f"{rounded(entry.difference, signed=True)} [{low}, {high}]"
-        numbers = [entry.before, entry.after, entry.difference, entry.low, entry.high, entry.p, entry.p_holm]
+        interval = f"[{low}, {high}]" if one.has_interval else "(no interval)"
+        shown = f"{rounded(entry.difference, signed=True)} {interval}"
+        numbers = [entry.before, entry.after, entry.difference, *ends, entry.p, entry.p_holm]
         rows.append([f"{one.task} ({one.metric})", one.side.name, shown, entry.verdict, *numbers])
     columns += ["difference", "low", "high", "p", "p (Holm)"]
     return ReportTable(title=OWN_UNIT, note=note, columns=columns, rows=rows, digits=4)
@@ -496,6 +510,7 @@ def _needed(found: Sequence[Judgement], points: float) -> ReportTable:
         effect = points / 100 if one.aligned.is_share else points
         units, runs = one.found.units_needed(effect), one.found.runs_needed(effect)
         shown = ["no number suffices" if number is None else f"{number:,}" for number in (units, runs)]
+        shown = shown if one.found.varies else ["unknown: no variation"] * 2
         shown[1] = shown[1] if one.found.sides else "unknown: one run"
         present = min((side.runs for side in one.found.sides), default=1)
         name = one.task if one.aligned.is_share else f"{one.task} ({one.metric})"
@@ -541,17 +556,20 @@ def _about(reference: Side, others: Sequence[Side]) -> list[str]:
 
 def _few_units(found: Sequence[Judgement]) -> list[str]:
     """Name tasks with few items or groups."""
-    none = dict.fromkeys(f"{one.task} has {one.units}" for one in found if one.why)
+    none = dict.fromkeys(f"{one.task} has {one.units}" for one in found if not one.found.has_enough_units)
+    same = [f"{one.side.name} on {one.task} ({one.metric})" for one in found if not one.has_interval]
     few = dict.fromkeys(f"{one.task} has {one.units}" for one in found if not one.why and one.found.units < FEW_UNITS)
     least = f"a verdict needs at least {MIN_UNITS} items or groups, of which none has more than half of the items"
     return [
         *([f"Too few groups: {joined(list(none))}; {least}."] if none else []),
         *([f"With fewer than {FEW_UNITS} items or groups intervals are rough: {joined(list(few))}."] if few else []),
+        *([f"No variation, so no interval: all items of {joined(same)} differ by the same amount."] if same else []),
     ]
 
 
 def _in_words(one: Judgement) -> str:
-    change = f"{rounded(one.entry.difference, signed=True)} ({rounded_interval(one.entry)})"
+    interval = rounded_interval(one.entry) if one.has_interval else "no variation, so no interval"
+    change = f"{rounded(one.entry.difference, signed=True)} ({interval})"
     return f"On {one.task} ({one.metric}), {one.side.name}: {one.entry.verdict}, {change}."
 
 
@@ -573,18 +591,6 @@ def name_bounds(found: Sequence[Judgement], several: bool) -> dict[str, list[Bou
         for name in [one.task] * one.is_primary + [f"{one.task}:{one.metric}"]:
             named.setdefault(name, []).append(bounds)
     return named
-
-
-def write_results(results: StudyResults, out: Path) -> None:
-    """Write the report and the tables."""
-    from acclimate.report import write_markdown, write_report, write_tables
-
-    out.mkdir(parents=True, exist_ok=True)
-    results.folder = out
-    write_json(out / "results.json", results.to_dict())
-    write_markdown(results, out / "results.md")
-    write_report(results, out / "report.html")
-    write_tables(results, out)
 
 
 def show_judge(results: StudyResults, options: JudgeOptions) -> Iterator[Any]:

@@ -31,7 +31,7 @@ METERS = {
     "recovered": "share recovered",
 }
 LEAST_FORGOTTEN = 0.01
-"""Nats per token: if less was forgotten, there is no share of it that came back."""
+"""Nats per token: if less was forgotten, the share of it that came back is not defined."""
 RESAMPLES, FEWEST_GROUPS = 1_000, 5
 """Bootstrap resamples of the rows, and the fewest rows with an interval."""
 
@@ -59,7 +59,7 @@ class MeterRow(Record):
         kl_general: The same on general text.
         distance: Distance of the weights, relative to the norm of the base model's.
         recovered: Share of ``forgotten`` that is gone after the recovery probe, compared with a base model after the
-            same steps.
+            same steps; None if less than :data:`LEAST_FORGOTTEN` was forgotten.
         forgotten: Increase of the loss on general text, in nats per predicted token.
     """
 
@@ -185,14 +185,20 @@ class MeterJob(Job):
             "Means over adaptations. KL(base || adapted): forward divergence of the predictions, in nats per token. "
             "Distance of weights: relative to their norm. Forgotten: increase of the loss on general text. Share "
             "recovered: of that increase, after a short training on other general text and compared with the base "
-            "model after the same training; what comes back at once was not forgotten."
+            "model after the same training; what comes back at once was not forgotten. It divides by the increase, so "
+            "its mean is weighted by that, and it is unstable where little was forgotten"
         )
+        without = sum(row.forgotten < LEAST_FORGOTTEN for row in rows)
+        note += f"; {without} of {len(rows)} adaptations forgot less than {LEAST_FORGOTTEN} nats and have none."
         own = Table("Forgetting meters", note, ["model", "domain", "method", *METERS.values(), "forgotten"])
         groups: dict[tuple[str, ...], list[MeterRow]] = {}
         for row in rows:
             groups.setdefault((row.model, row.domain, method_name(row)), []).append(row)
         for place, found in groups.items():
             cells = [_mean([getattr(row, name) for row in found]) for name in (*METERS, "forgotten")]
+            if shared := [row for row in found if row.recovered is not None]:
+                weights = [row.forgotten for row in shared]
+                cells[-2] = float(np.average([row.recovered for row in shared], weights=weights))
             own.rows.append([*map(Entry, place), *(number_entry(value, 3) for value in cells)])
         note = (
             "Spearman's rank correlation of each meter with the increase of the loss on general text, over "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
-from acclimate.base.files import check_writable, read_json_object, write_json
+from acclimate.base.files import check_output_folder, read_json_object, write_json
 from acclimate.base.options import recorded, values
 from acclimate.base.records import fingerprint, read_kept
 from acclimate.base.version import __version__
@@ -220,7 +220,7 @@ def open_output(out: str | Path | None, what: str) -> Path | None:
     if out is None:
         return None
     folder = Path(out)
-    check_writable(folder)
+    check_output_folder(folder)
     known = (read_json_object(folder / REPORT) or {}).get("command")
     if folder.exists() and known != what and any(folder.iterdir()):
         raise UserError(f"'{folder}' is not empty, and 'periods {what}' did not write it; choose another folder.")

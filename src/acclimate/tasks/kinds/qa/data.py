@@ -15,15 +15,16 @@ from typing import Any, ClassVar
 from acclimate.base.errors import DamagedFileError, UserError
 from acclimate.data.opening import detect_format
 from acclimate.data.readers import holds_rows, read_json
-from acclimate.data.reading import DEFAULT_READING, check_task_folder, default_task_name
+from acclimate.data.reading import DEFAULT_READING, ReadingOptions, check_task_folder, default_task_name
 from acclimate.data.rows import LeftOut, Row, RowError, check_text, column_names, read_rows
 from acclimate.evaluation.qa import QAScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.drawing import Link, link_rows
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.readers import SPLITS, find_split_files, report_unused
-from acclimate.tasks.sources import ENDINGS, read_tables
+from acclimate.tasks.readers import SPLITS, find_split_files, report_kind, report_unused
+from acclimate.tasks.sources import ENDINGS, Table, read_tables
+from acclimate.tasks.values import are_texts, cells
 
 COLUMNS = frozenset(("context", "question", "answers"))
 """The columns of rows of questions, as ``datasets`` names those of SQuAD."""
@@ -244,6 +245,77 @@ def holds_questions(source: Any) -> bool:
                 raise
             names = set()  # a file in another encoding, which the other kinds report
     return names >= COLUMNS and "label" not in names
+
+
+def find_columns(rows: Sequence[Row], options: ReadingOptions) -> dict[str, str] | None:
+    """Return the columns of questions, contexts and answers of rows by their values, whatever they are called.
+
+    Args:
+        rows: Rows, of which the first ones decide.
+        options: The columns that the user named, in the same order: of the text, of its pair and of the label.
+
+    Returns:
+        The columns as ``question``, ``context`` and ``answers``; None if no column has answers with their place in
+        the text of another one.
+
+    Raises:
+        UserError: If the questions can be in none or several columns.
+    """
+    rows = rows[:CHECKED]
+    names = column_names(rows)
+
+    def count_places(context: str, answers: str) -> int:
+        def read(row: Row) -> Any:
+            entry = {"question": "?", "context": row[1].get(context), "answers": row[1].get(answers)}
+            return _parse_question("", entry, row[0])
+
+        return len(LeftOut("").read("", rows, read))
+
+    given = options.label_column
+    spans = [given] if given else [one for one in names if any("answer_start" in str(row.get(one)) for _, row in rows)]
+    contexts = [options.pair_column] if options.pair_column else names
+    counts = {(context, one): count_places(context, one) for one in spans for context in contexts if context != one}
+    context, answers = max(counts, key=lambda pair: counts[pair], default=("", ""))
+    if 2 * counts.get((context, answers), 0) <= len(rows):
+        return None
+    rest = [name for name in names if name not in (context, answers)]
+    usual = [name for name in rest if name.lower() == "question"]
+    found = [options.text_column] if options.text_column else usual
+    found = found or [name for name in rest if are_texts(cells(rows, name))]
+    if len(found) != 1:
+        raise UserError(
+            f"{rows[0][0]}: '{answers}' holds answers with their places in '{context}', but the questions can be in "
+            f"{' or '.join(map(repr, found or rest)) or 'no column'}. Name their column with --text-column; if the "
+            "answers are to be written instead of marked, give --task-kind generation."
+        )
+    return {"question": found[0], "context": context, "answers": answers}
+
+
+def read_questions(tables: Mapping[str, Table], name: str, options: ReadingOptions, path: Path | None) -> QATask:
+    """Read questions about passages from tables in which their columns have any names.
+
+    Raises:
+        UserError: If the columns are not clear, or too many rows cannot be used.
+    """
+    rows = tables["train"].rows
+    columns = find_columns(rows, options)
+    if columns is None:
+        raise UserError(
+            f"{rows[0][0]}: the table cannot be read as a task of the kind 'qa', which needs a question, its context "
+            "and answers with 'text' and 'answer_start', as in SQuAD. The columns are: "
+            f"{', '.join(column_names(rows))}; name them with --text-column, --pair-column and --label-column."
+        )
+    report_kind(name, "question answering", columns)
+    used = {*COLUMNS, *columns.values()}
+    read: dict[str, list[Row | RowError]] = {}
+    for split, table in tables.items():
+        named = [
+            (where, {new: row.get(old) for new, old in columns.items()} | {k: row[k] for k in row if k not in used})
+            for where, row in table.rows
+        ]
+        read[split] = [*_number_rows(named), *table.broken]
+    made, what = _read_splits(read, LeftOut(name, options.strict), options.group_column)
+    return QATask.divided(name, made, options.split_seed, group_name=what, path=path)
 
 
 def _columns_of(value: Any) -> set[str]:

@@ -29,12 +29,14 @@ from acclimate.tasks.kinds.qa.data import (
     QATask,
     Question,
     answer_texts,
+    find_columns,
     gold_answers,
     group_by_item,
     group_questions,
     holds_questions,
     item_of,
     load_qa,
+    read_questions,
     read_squad_rows,
 )
 from acclimate.tasks.kinds.qa.windows import WindowConfig, Windows
@@ -244,6 +246,12 @@ class QuestionAnswering(TaskKind):
         seed, group = options.split_seed, options.group_column
         encoding, strict = options.encoding, options.strict
         return load_qa(source, name=name, split_seed=seed, group_column=group, encoding=encoding, strict=strict)
+
+    def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
+        """Return whether rows have answers with their place in a text."""
+        return find_columns(rows, options) is not None
+
+    read_tables = staticmethod(read_questions)
 
     def is_model_of(self, path: str | Path, task: QATask) -> bool:
         """Return whether a checkpoint has a trained head for questions."""

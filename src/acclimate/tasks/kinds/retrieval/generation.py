@@ -16,8 +16,8 @@ from typing import Any
 from acclimate.base.errors import USER_CODE_ERRORS, UserError, check_stop, first_line
 from acclimate.base.files import (
     atomic_folder,
+    check_output_folder,
     check_replaceable,
-    check_writable,
     follow_link,
     record_files,
     write_json,
@@ -92,10 +92,10 @@ def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
     if score is not None and options.negatives == NO_NEGATIVES:
         raise UserError("'scorer' compares a passage with a negative; leave negatives at bm25, or give a model.")
     out = follow_link(options.out)
+    check_output_folder(out)
     if out.exists() and any(out.iterdir()) and not options.overwrite:
         raise UserError(f"'{out}' is not empty; choose another directory, or replace its queries with --overwrite.")
     check_replaceable(out, SUMMARY_FILE, "generated queries")
-    check_writable(out)
     corpus = as_corpus(options.corpus, options)
     drawn = corpus if options.passages is None else subsample_documents(corpus, options.passages)
     texts = list(dict.fromkeys(text.strip() for text in drawn if text.strip()))
