@@ -115,6 +115,24 @@ DECODERS = {
     ),
 }
 """Decoder families. ``lfm2`` and ``qwen3_5`` are hybrids: one of their two layers is not attention."""
+EXPERTS = {
+    "qwen3_moe": (
+        transformers.Qwen3MoeConfig,
+        {**DECODER_SIZES, "head_dim": 8, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
+    "mixtral": (transformers.MixtralConfig, {**DECODER_SIZES, "num_local_experts": 4}),
+    "gpt_oss": (
+        transformers.GptOssConfig,
+        {**DECODER_SIZES, "head_dim": 8, "num_local_experts": 4, "sliding_window": 8, "num_experts_per_tok": 2},
+    ),
+    "deepseek_v3": (
+        transformers.DeepseekV3Config,
+        {**DECODER_SIZES, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 2, "topk_group": 1,
+         "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1, "q_lora_rank": 16,
+         "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
+    ),
+}  # fmt: skip
+"""Mixtures of experts. ``deepseek_v3`` also has a dense layer and shared experts."""
 HYBRIDS = ("lfm2", "qwen3_5")
 PAD_IS_EOS = ("gpt2", "smollm3")
 """Decoders whose padding token is the end token. Of these, ``gpt2`` has no other special token."""
@@ -179,8 +197,8 @@ def decoder_tokenizer(kind: str = "llama") -> transformers.PreTrainedTokenizerFa
 def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedModel:
     """Return a random language model of an architecture, with 2 layers, 4 heads and width 32."""
     torch.manual_seed(seed)
-    if kind in DECODERS:
-        config, sizes = DECODERS[kind]
+    if kind in DECODERS or kind in EXPERTS:
+        config, sizes = DECODERS[kind] if kind in DECODERS else EXPERTS[kind]
         sizes = {**sizes, "pad_token_id": 2} if kind in PAD_IS_EOS else sizes
         return transformers.AutoModelForCausalLM.from_config(config(**{**sizes, **changes})).eval()
     config, sizes = ENCODERS[kind]
@@ -200,7 +218,7 @@ def add_token(folder: Path, token: str) -> None:
 def save_tiny(kind: str, folder: Path, seed: int = 0, **changes) -> Path:
     """Save a tiny model with its tokenizer, and return the folder."""
     tiny_model(kind, seed, **changes).save_pretrained(folder)
-    (decoder_tokenizer(kind) if kind in DECODERS else tiny_tokenizer()).save_pretrained(folder)
+    (decoder_tokenizer(kind) if kind in DECODERS or kind in EXPERTS else tiny_tokenizer()).save_pretrained(folder)
     return folder
 
 

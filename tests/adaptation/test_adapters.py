@@ -129,7 +129,7 @@ def test_manifest_card_and_folder_say_what_trained(models, tmp_path, capsys):
     assert "Adapter: lora on 14 layers" in said.out + said.err
     manifest = read_json(tmp_path / "out" / "acclimate.json")
     assert manifest["learning_rate"] == 1e-3
-    chosen = {"r": 2, "alpha": 4, "dropout": 0.0, "targets": [], "quantize": None}
+    chosen = {"r": 2, "alpha": 4, "dropout": 0.0, "targets": [], "quantize": None, "partial": False}
     assert manifest["adapter"] == {"name": "lora", **chosen}
     assert manifest["result"]["adapter"] == json.loads(json.dumps(result.adapter))
     card = (tmp_path / "out" / "README.md").read_text()

@@ -25,7 +25,7 @@ OTHERS = {
     **{"corpus": TEXT, "method": "mlm", "task": "folder", "learning_rate": 0.5},
     **{"head_tokens": 9, "new_tokens": "5 min_count=2", "similarity": "pairs.csv"},
     **{"adapter": "lora r=2", "general": TEXT, "instructions": True, "monitor": True},
-    **{"keep_best": True, "patience": 2, "rules": ("freeze names=embeddings",)},
+    **{"schedule": "wsd", "average_last": 3, "keep_best": True, "patience": 2, "rules": ("freeze names=embeddings",)},
 }
 """Another value of each option."""
 WITH = {

@@ -63,6 +63,7 @@ from acclimate.data.tokenizing import EVERY_ROW, check_known
 from acclimate.engine.batches import Collator, StepDataset
 from acclimate.engine.distributed import join_process_group
 from acclimate.engine.micro_batches import set_gradient_checkpointing, use_bf16_weights, with_memory_limit
+from acclimate.engine.schedules import read_schedule
 from acclimate.engine.steps import Engine, check_objectives, make_reference
 from acclimate.engine.trainer import CallbackFactory, train
 from acclimate.evaluation.embeddings import is_sentence_encoder
@@ -231,6 +232,7 @@ def _open_run(options: AdaptOptions) -> Run:
         precision=choose_precision(options.precision, default_device()),
         out=follow_link(options.out),
         learning_rate=method.learning_rate if options.learning_rate is None else options.learning_rate,
+        schedule=read_schedule(options.schedule, options.warmup, options.average_last is not None),
     )
     run.features = _find_features(run)
     run.config = _identify(run)
@@ -243,6 +245,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "execution.Compiled": ("compile",),
     "execution.Sharding": ("fsdp",),
     "kept_steps.KeptSteps": ("keep_steps",),
+    "averaging.Averaging": ("average_last",),
     "heldout.HeldOut": ("heldout", "heldout_every", *MEASURING_OPTIONS),
     "past_domains.PastDomains": ("replay",),
     "mix_sources.Sources": REPLAY_OPTIONS,
@@ -300,6 +303,7 @@ def _identify(run: Run) -> dict[str, Any]:
         max_length=run.max_length,
         documents=run.documents,
         learning_rate=run.learning_rate,
+        schedule=asdict(run.schedule),
         masking=run.masking.identity(),
         precision=run.precision,
         step_tokens=STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None,
@@ -408,7 +412,7 @@ def _train(run: Run, data: StepDataset, callbacks: Sequence[CallbackFactory]) ->
             learning_rate=run.learning_rate,
             weight_decay=options.weight_decay,
             max_gradient_norm=options.max_gradient_norm,
-            warmup=options.warmup,
+            schedule=run.schedule,
             minutes=options.max_minutes,
             save_every=options.save_every,
             appended=run.appended,

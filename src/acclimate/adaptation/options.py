@@ -89,7 +89,7 @@ def read_steps(value: Any) -> Any:
         raise ValueError(f"expects step numbers such as 1000,2000, not {shorten(shown)}") from error
 
 
-PEAK_RATE = Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero.")
+PEAK_RATE = Option("Peak learning rate.", more="It is reached after the warm-up; see ``schedule``.")
 LearningRate = Annotated[Positive, PEAK_RATE]
 BatchSize = Annotated[
     int | str,
@@ -108,6 +108,23 @@ MaxGradientNorm = Annotated[
     Option("Maximum gradient norm; larger gradients are scaled down to it. 0 turns clipping off."),
 ]
 Warmup = Annotated[Share, Option("Share of the training over which the learning rate rises.")]
+Schedule = Annotated[
+    PartLike,
+    Option(
+        "Learning rate after the warm-up: linear, cosine, constant or wsd, or 'wsd decay=0.2'.",
+        more="``linear`` and ``cosine`` fall to zero over the rest of the training, ``wsd`` is constant and falls "
+        "linearly over the share ``decay`` at the end. See :class:`acclimate.engine.schedules.Schedule`.",
+    ),
+]
+AverageLast = Annotated[
+    Count | None,
+    Option(
+        "Number of checkpoints whose mean is the model, as after 'constant' instead of a falling rate.",
+        default="the last step is the model",
+        more="They are spread evenly over the last fifth of the training, or over the share ``decay`` of the schedule "
+        "(``'constant decay=0.3'``). Their sum takes 8 bytes per weight on the host (WSM, Tian et al., 2025).",
+    ),
+]
 Out = Annotated[str | Path, Option("Output directory.", OUTPUT, study=False, recorded=False)]
 KeepSteps = Annotated[
     Steps,
@@ -176,6 +193,8 @@ class TrainingOptions(TextOptions):
     weight_decay: WeightDecay = 0.0
     max_gradient_norm: MaxGradientNorm = 1.0
     warmup: Warmup = 0.1
+    schedule: Schedule = "linear"
+    average_last: AverageLast = None
     dropout: Annotated[
         Share | None,
         Option(
@@ -276,7 +295,7 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
         Option(
             "Peak learning rate.",
             default="the method's, usually 1e-4; ten times that with an adapter",
-            more="It is reached after the warm-up and then falls linearly to zero.",
+            more="It is reached after the warm-up; see ``schedule``.",
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS

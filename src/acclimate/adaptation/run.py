@@ -30,6 +30,7 @@ from acclimate.data.tokenizing import Framing
 from acclimate.engine.batches import Collator
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.row_options import Documents, Layout
+from acclimate.engine.schedules import Schedule
 from acclimate.engine.steps import Engine
 from acclimate.engine.trainer import LOG_FILE, CallbackFactory
 from acclimate.models.adapters import Adapter, warn_of_export
@@ -112,6 +113,7 @@ class Run:
         precision: Precision of the forward pass.
         out: The output directory.
         learning_rate: The peak learning rate.
+        schedule: The share of it at each step.
         layout: How texts are put into rows.
         max_length: Maximum tokens per text.
         documents: Whether documents are joined, for a causal model.
@@ -149,6 +151,7 @@ class Run:
     precision: Precision
     out: Path
     learning_rate: float
+    schedule: Schedule
     layout: Layout
     max_length: int
     documents: Documents | None

@@ -43,7 +43,7 @@ HUGGING_FACE = {
     "lora_r": ("--adapter", "as --adapter 'lora r=8'"),
     "lora_target_modules": ("--adapter", "as --adapter 'lora targets=q_proj,v_proj'"),
     "lr": ("--learning-rate",),
-    "lr_scheduler_type": ("", "the learning rate rises over --warmup and then falls linearly"),
+    "lr_scheduler_type": ("--schedule", "linear, cosine, constant or wsd"),
     "max_grad_norm": ("--max-gradient-norm",),
     "max_seq_length": ("--max-length",),
     "max_steps": ("--steps",),

@@ -24,6 +24,7 @@ from acclimate.base.errors import Stopped, UserError, check_stop, requested_stop
 from acclimate.base.files import atomic_folder, read_json, write_json, write_text
 from acclimate.base.progress import Progress
 from acclimate.engine.distributed import ProcessGroup
+from acclimate.engine.schedules import Schedule
 
 COMPLETE_FILE = "complete.json"
 MAX_CHECKPOINTS = 2
@@ -258,20 +259,12 @@ class Clock:
             self._agreed = self._group.broadcast_value(self.seconds / self.budget)
 
 
-def linear_schedule(steps: int, warmup: float, clock: Clock) -> Callable[[int], float]:
-    """Return the factor of the learning rate: up to 1 over the ``warmup`` share of training, then linearly to 0.
+def follow(schedule: Schedule, steps: int, clock: Clock) -> Callable[[int], float]:
+    """Return the factor of the learning rate after so many steps.
 
     Under a time budget the progress is the share of time spent, if that is more than the share of steps.
     """
-
-    def factor(step: int) -> float:
-        done = max(step / steps, clock.spent)
-        if done < warmup:
-            # A rate of zero would waste the first step, so the first step gets the rate that is due at its end.
-            return min(1.0, max(done, 1 / steps) / warmup)
-        return max(0.0, (1 - done) / max(1e-9, 1 - warmup))
-
-    return factor
+    return lambda step: float(schedule.factor(max(step / steps, clock.spent), steps))
 
 
 def log_interval(steps: int) -> int:

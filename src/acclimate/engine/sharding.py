@@ -258,7 +258,7 @@ def shard(
     if probe is not None and not probe.pads:
         _refuse(f"{type(model).__name__} reads texts of each length by themselves, as {probe.obstacles['padding']}")
     if loaded.adapter is not None and not loaded.adapter.shards:
-        _refuse(f"the adapter '{loaded.adapter.name}' needs whole weights; use lora")
+        _refuse(f"the adapter '{loaded.adapter.name}' needs whole weights of this model")
     group.copy_from_first([*model.parameters(), *model.buffers()])
     size = training_bytes(model)
     print_message(

@@ -34,7 +34,7 @@ from acclimate.engine.callbacks import (
     StepCallback,
     check_weight_names,
     find_newest_checkpoint,
-    linear_schedule,
+    follow,
     log_interval,
     remove_incomplete_checkpoints,
 )
@@ -43,6 +43,7 @@ from acclimate.engine.distributed import hidden_sharding
 from acclimate.engine.micro_batches import LossScaler, make_optimizer
 from acclimate.engine.options import OptimizerName
 from acclimate.engine.sampler import EpochSteps, describe_sources
+from acclimate.engine.schedules import LINEAR, Schedule
 from acclimate.models.adapters import adapter_weights
 from acclimate.models.families import training_callbacks
 from acclimate.models.saving import find_non_finite
@@ -381,8 +382,7 @@ def train(
     rule: UpdateRule | None = None,
     weight_decay: float = 0.0,
     max_gradient_norm: float = 1.0,
-    warmup: float = 0.1,
-    schedule: Callable[[int], float] | None = None,
+    schedule: Callable[[int], float] | Schedule = LINEAR,
     adam_epsilon: float = ADAPTATION_EPSILON,
     minutes: float | None = None,
     save_every: int | None = None,
@@ -407,8 +407,7 @@ def train(
         rule: Update rule, called around each optimizer step.
         weight_decay: AdamW weight decay, on matrices only.
         max_gradient_norm: Norm to which larger gradients are scaled; 0 leaves them as they are.
-        warmup: Share of training over which the learning rate rises.
-        schedule: Factor of the learning rate, as a function of the step; by default :func:`linear_schedule`.
+        schedule: Schedule of the learning rate, or its factor as a function of the step.
         adam_epsilon: AdamW's epsilon.
         minutes: Time budget in minutes; None for none.
         save_every: Steps between checkpoints; None for one every five minutes.
@@ -447,7 +446,7 @@ def train(
             rule=rule,
             clock=clock,
             log_file=work / LOG_FILE,
-            schedule=schedule or linear_schedule(len(data), warmup, clock),
+            schedule=follow(schedule, len(data), clock) if isinstance(schedule, Schedule) else schedule,
             progress=bar,
             save_every=save_every,
             appended=appended,

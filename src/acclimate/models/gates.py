@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.models.attention import ALTERNATIVES, HeadLayer
 from acclimate.models.families import probe_of
+from acclimate.models.reach import stacked_experts
 
 Part = Literal["H", "I", "O", "E"]
 PARTS: dict[Part, str] = {
@@ -227,6 +228,11 @@ def feed_forward_units(model: PreTrainedModel, part: str, least: int) -> list[Li
     Raises:
         UserError: If there are fewer.
     """
+    if experts := stacked_experts(model):
+        raise UserError(
+            f"The feed-forward of {type(model).__name__} is a mixture of experts ({next(iter(experts))}), whose units "
+            "cannot be separated; use only the parts H and E, or the adapter lora."
+        )
     units: list[LinearUnits] = []
     for module in model.base_model.modules():
         for first, last, other in FEED_FORWARD:

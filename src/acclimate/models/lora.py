@@ -9,7 +9,7 @@ model, checkpoints need only the adapters, and the base model of a reference or 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -23,10 +23,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from acclimate.base.errors import UserError, check_positive
+from acclimate.base.errors import UserError, check_positive, warn_once
 from acclimate.models.adapters import ADAPTERS, TRAINED_NAMES, Adapter, convert_weights, register, share_weights
+from acclimate.models.gates import linear_sizes
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
+from acclimate.models.reach import describe_reach, linear_layers, stacked_experts
 
 TRAINED, INITIAL = "default", "initial"
 """Names of the adapter in training, and of the frozen one that subtracts its initial product."""
@@ -60,8 +62,9 @@ class LowRankAdapter(Adapter):
         alpha: The change of a weight is alpha / r x B A, or alpha / sqrt(r) x B A for ``rslora``. By default chosen
             for a factor of 2, or of 1 for ``pissa``, ``olora`` and ``soma``, which start from the weights themselves.
         dropout: Dropout probability of the input of A.
-        targets: Names of the linear layers that get an adapter, such as ``q_proj,v_proj``; by default all of the
-            encoder or decoder, without the head.
+        targets: Names of the linear layers and stacked experts that get an adapter, such as ``q_proj,v_proj``; by
+            default all of the encoder or decoder, without the head.
+        partial: Whether more than half of the weights may stay out of reach of the adapter or of quantization.
         quantize: ``4bit`` quantizes the frozen weights, to save memory (QLoRA). The adapter is merged into the weights
             before quantization, which are loaded once more.
     """
@@ -76,16 +79,18 @@ class LowRankAdapter(Adapter):
     """Whether its change of a weight is the product of its two factors, so that masks can scale it."""
     scale: ClassVar[float] = 2.0
     """Default factor of that product."""
+    stacks: ClassVar[bool] = True
+    """Whether it can adapt the experts of a mixture, which are stacked in one parameter."""
     merged_names: ClassVar[tuple[str, ...]] = ()
     """Ends of the names of parameters that are part of the saved factors, and that peft does not know."""
     rate = 10  # whatever the model and the rank: Schulman et al., "LoRA without regret", 2025
-    shards = True
 
     r: int = 16
     alpha: float | None = None
     dropout: float = 0.0
     targets: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
     quantize: Literal["4bit"] | None = None
+    partial: bool = False
 
     def __post_init__(self) -> None:
         """Check the parameters and packages, and choose the factor that they leave open."""
@@ -110,20 +115,38 @@ class LowRankAdapter(Adapter):
         """
         model = self.model
         self._factors: dict[str, tuple[Tensor | None, Tensor | None]] = {}  # of rows and of columns, by layer
-        targets = _find_targets(model, self.targets)
-        self.config = self._make_config(targets)
-        bare = {name: model.get_submodule(name) for name in targets}
+        linear, experts = self._find_targets()
+        self.config, self.experts = self._make_config(linear, experts), tuple(experts)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            import_peft().inject_adapter_in_model(copy.deepcopy(self.config), model, TRAINED)
+            model.requires_grad_(False)
+            _inject(self.config, model, linear)
             for place, layer in self.layers.items():
-                _swap_hooks(bare[place], layer)
+                _swap_hooks(linear[place], layer)
                 if self.subtracts:
                     self._decompose(layer)
+            for name in experts:
+                self._wrap_experts(name)
         setattr(model, TRAINED_NAMES, (".lora_",))
         for name, value in model.named_parameters():
             if ".lora_" in name:
                 value.data = value.data.float()  # also where the frozen weights are bfloat16
+        remedy = "" if self.partial or self.targets else "Use lora, name targets=, or accept it with partial=true."
+        reached = map(_base_weight, self.layers.values())
+        self.reach = describe_reach(model, reached, f"The adapter '{self.name}'", remedy)
+        if self.quantize:
+            packed = [weight for weight in model.parameters() if hasattr(weight, "quant_state")]
+            remedy = "" if self.partial else "Remove quantize, or accept it with partial=true."
+            self.reach += " " + describe_reach(model, packed, "Quantization", remedy)
+
+    def describe(self) -> str:
+        """Return what trains, and the share of the weights that does not."""
+        return f"{super().describe()} {self.reach}"
+
+    @property
+    def shards(self) -> bool:  # type: ignore[override]
+        """Whether the weights can be divided; peft replaces stacked experts while it runs them."""
+        return not stacked_experts(self.model)
 
     @property
     def quantization(self) -> str | None:
@@ -138,7 +161,8 @@ class LowRankAdapter(Adapter):
     @property
     def place(self) -> str:
         """Location in the model, for messages."""
-        return f"on {len(self.layers):,} layers"
+        experts = sum(hasattr(layer, "parameter_name") for layer in self.layers.values())
+        return f"on {len(self.layers) - experts:,} layers{f' and {experts:,} stacks of experts' * bool(experts)}"
 
     def base(self) -> PreTrainedModel:
         """Return the model without its adapter; ``enable_adapters`` of peft would also train other factors."""
@@ -151,8 +175,10 @@ class LowRankAdapter(Adapter):
         """Return the factors A and B of each layer, which both train.
 
         Raises:
-            UserError: If one of them is frozen.
+            UserError: If one of them is frozen, or belongs to several experts.
         """
+        if stacked_experts(self.model):
+            raise UserError(f"The adapter '{self.name}' stacks factors of experts; remove the rule 'refactor'.")
         found = [(layer.lora_A[TRAINED].weight, layer.lora_B[TRAINED].weight) for layer in self.layers.values()]
         if not all(factor.requires_grad for pair in found for factor in pair):
             raise UserError(f"The adapter '{self.name}' freezes a factor; use lora, or remove the rule 'refactor'.")
@@ -175,7 +201,7 @@ class LowRankAdapter(Adapter):
                 f"This method protects units of the model, which the adapter '{self.name}' cannot: it rescales whole "
                 "rows of a weight. Use lora or rslora."
             )
-        places = {id(layer.get_base_layer().weight): (name, layer) for name, layer in self.layers.items()}
+        places = {id(_base_weight(layer)): (name, layer) for name, layer in self.layers.items()}
         found: dict[str, tuple[Tensor | None, Tensor | None]] = {}
         for weight, factor in factors:
             if id(weight) not in places:
@@ -193,14 +219,15 @@ class LowRankAdapter(Adapter):
     def merged(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """Return a copy of the model with the adapter merged into its weights, in fp32, and converted to a type."""
         made = share_weights(self.model)
-        for name, layer in _layers(made).items():
+        for name, layer in reversed(_layers(made).items()):  # wrappers of two stacks of the same experts are nested
             for part, (a, b) in self._masked_factors(name, layer).items():
                 layer.lora_A[part].weight, layer.lora_B[part].weight = nn.Parameter(a), nn.Parameter(b)
-            base = layer.get_base_layer()
-            base.weight = nn.Parameter(base.weight.detach().to(torch.float32, copy=True), requires_grad=False)
+            base, weight = layer.get_base_layer(), _base_weight(layer).detach().to(torch.float32, copy=True)
+            setattr(base, getattr(layer, "parameter_name", "weight"), nn.Parameter(weight, requires_grad=False))
             layer.merge()
-            base.weight.data = base.weight.data.to("cpu", dtype)  # an accelerator may not have room for two models
-            made.set_submodule(name, base)
+            merged = _base_weight(layer)
+            merged.data = merged.data.to("cpu", dtype)  # an accelerator may not have room for two models
+            made.set_submodule(name, layer.base_layer)
         convert_weights(made, dtype)
         del made.peft_config
         return made
@@ -223,7 +250,14 @@ class LowRankAdapter(Adapter):
         return made
 
     def save(self, folder: Path, base: str) -> None:
-        """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied."""
+        """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied.
+
+        ``peft`` takes dense layers next to experts for experts, in some architectures; then there is no folder.
+        """
+        config = copy.deepcopy(self.config)
+        config.target_parameters = list(self.experts) or None
+        if _is_misread(config, self.model):
+            return warn_once(f"peft cannot read adapters of {type(self.model).__name__}; use the merged model.")
         known = {
             name: value for name, value in self.model.state_dict().items() if not name.endswith(self.merged_names)
         }
@@ -232,10 +266,12 @@ class LowRankAdapter(Adapter):
         )
         for name, layer in self.layers.items():
             parts = self._masked_factors(name, layer)
-            weights[f"{name}.lora_A.weight"] = torch.cat([a for a, _ in parts.values()])
+            experts = getattr(layer, "num_experts", 1)
+            a_parts = [a.reshape(experts, -1, a.shape[1]) for a, _ in parts.values()]
             signed = [-b if part == INITIAL else b for part, (_, b) in parts.items()]
-            weights[f"{name}.lora_B.weight"] = torch.cat(signed, 1)
-        config = copy.deepcopy(self.config)
+            b_parts = [b.reshape(len(b), -1, experts) for b in signed]
+            weights[f"{name}.lora_A.weight"] = torch.cat(a_parts, 1).flatten(0, 1)
+            weights[f"{name}.lora_B.weight"] = torch.cat(b_parts, 1).flatten(1)
         config.base_model_name_or_path, config.inference_mode, config.init_lora_weights = base, True, True
         kind = type(self.model)
         config.auto_mapping = {"base_model_class": kind.__name__, "parent_library": kind.__module__}
@@ -246,9 +282,35 @@ class LowRankAdapter(Adapter):
         named = {f"base_model.model.{name}": value.contiguous().cpu() for name, value in weights.items()}
         save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
-    def _make_config(self, targets: Sequence[str]) -> Any:
-        found: list[Any] = [self.model.get_submodule(name) for name in targets]
-        sizes = [one.weight.shape if isinstance(one, Conv1D) else (one.in_features, one.out_features) for one in found]
+    def _find_targets(self) -> tuple[dict[str, nn.Module], dict[str, nn.Parameter]]:
+        """Return the linear layers, and the stacks of experts, whose names end in one of ``targets``, or all.
+
+        Raises:
+            UserError: If there are none, or this kind of adapter cannot adapt experts.
+        """
+        model, ends = self.model, tuple(f".{end}" for end in self.targets)
+        linear: dict[str, Any] = linear_layers(model)
+        experts = stacked_experts(model)
+        for end in ends:
+            if not any(f".{name}".endswith(end) for name in (*linear, *experts)):
+                known = ", ".join(sorted({name.rpartition(".")[2] for name in (*linear, *experts)}))
+                kind = type(model).__name__
+                raise UserError(f"No linear layer of {kind} is named '{end[1:]}'; there are {known}.")
+        if ends:
+            linear, experts = (
+                {name: one for name, one in found.items() if f".{name}".endswith(ends)} for found in (linear, experts)
+            )
+        if experts and (self.dropout if self.stacks else ends):
+            why = " with dropout" if self.stacks else ""
+            raise UserError(
+                f"The adapter '{self.name}'{why} cannot adapt the stacked experts of {type(model).__name__}; "
+                "use lora without dropout, or name other layers with targets=."
+            )
+        return linear, experts if self.stacks else {}
+
+    def _make_config(self, linear: Mapping[str, Any], experts: Mapping[str, Tensor]) -> Any:
+        found = list(linear.values())
+        sizes = [linear_sizes(one) for one in found] + [tuple(weight.shape[1:]) for weight in experts.values()]
         limit = (min if self.decomposes else max)(map(min, sizes), default=0)
         if self.r > limit:
             raise UserError(f"r={self.r} is more than {limit}, the rank of the weights; use a lower one.")
@@ -256,10 +318,41 @@ class LowRankAdapter(Adapter):
             r=self.r,
             lora_alpha=self.alpha,
             lora_dropout=self.dropout,
-            target_modules=list(targets),
+            target_modules=list(linear),
             fan_in_fan_out=any(isinstance(one, Conv1D) for one in found),
             **self.arguments,
         )
+
+    def _wrap_experts(self, name: str) -> None:
+        """Add factors to a stack of experts, each initialized as those of a linear layer with its weight."""
+        lora = import_peft().tuners.lora
+        place, _, parameter = name.rpartition(".")
+        about = {"r": self.r, "lora_alpha": self.alpha}
+        plain = import_peft().LoraConfig(use_rslora=self.config.use_rslora, **about)
+        bare = self.model.get_submodule(place)
+        layer = lora.layer.ParamWrapper(bare, TRAINED, parameter_name=parameter, config=plain, **about)
+        self.model.set_submodule(place, layer)
+        if not self.subtracts and self.config.init_lora_weights is True:
+            return
+        if self.subtracts:
+            layer.update_layer(INITIAL, config=plain, **about)
+            layer.scaling[INITIAL] = -layer.scaling[TRAINED]
+            layer.set_adapter([TRAINED, INITIAL])
+        singles: list[Any] = []
+        for weight in layer.get_param().detach():
+            weight = weight.T if getattr(layer.get_base_layer(), "is_transposed", False) else weight
+            one = nn.utils.skip_init(nn.Linear, layer.in_features, layer.out_features, bias=False)
+            one.weight = nn.Parameter(weight.clone())  # some initializations change it
+            singles.append(lora.Linear(one, TRAINED, config=self.config, **about))
+            if self.subtracts:
+                self._decompose(singles[-1])
+        for part in layer.lora_A:
+            trains = [getattr(singles[0], side)[part].weight.requires_grad for side in ("lora_A", "lora_B")]
+            a = torch.cat([one.lora_A[part].weight.detach() for one in singles])
+            b = torch.stack([one.lora_B[part].weight.detach() for one in singles], 2).flatten(1)
+            layer.lora_A[part].weight, layer.lora_B[part].weight = (
+                nn.Parameter(value, requires_grad=grad) for value, grad in zip((a, b), trains, strict=True)
+            )
 
     def _decompose(self, layer: Any) -> None:
         """Initialize the factors from the weight, and keep the weight by subtracting their product in the forward."""
@@ -318,7 +411,7 @@ class RankStabilized(LowRankAdapter):
 class DoRA(LowRankAdapter):
     """LoRA of the direction, and the length of each row."""
 
-    arguments, additive = {"use_dora": True}, False
+    arguments, additive, stacks = {"use_dora": True}, False, False
 
 
 @dataclass(eq=False)
@@ -386,26 +479,32 @@ def _layers(model: nn.Module) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
 
 
-def _find_targets(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
-    """Return the names of the linear layers of the encoder that end in one of ``names``, or of all.
+def _base_weight(layer: Any) -> Any:
+    """Return the frozen weight under an adapter."""
+    return getattr(layer.get_base_layer(), getattr(layer, "parameter_name", "weight"))
 
-    Poolers are left out: no loss on tokens reads them.
 
-    Raises:
-        UserError: If there are none.
+def _inject(config: Any, model: Any, linear: Collection[str]) -> None:
+    """Let ``peft`` wrap linear layers, inside a module without a configuration.
+
+    By the configuration of a mixture of experts, ``peft`` would take its dense layers for experts as well.
     """
-    inside = {id(module) for module in model.base_model.modules()} - {id(model.get_output_embeddings())}
-    linear = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and id(module) in inside and "pooler" not in name.split(".")
-    ]
-    found = [name for name in linear if not names or f".{name}".endswith(tuple(f".{end}" for end in names))]
-    for end in names:
-        if not any(f".{name}".endswith(f".{end}") for name in found):
-            known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-            raise UserError(f"No linear layer of {type(model).__name__} is named '{end}'; there are {known}.")
-    return found
+    model.peft_config = {TRAINED: config}
+    if linear:
+        holder: Any = nn.Module()
+        holder.model, holder.is_loaded_in_4bit = model, getattr(model, "is_loaded_in_4bit", False)
+        inner = copy.deepcopy(config)
+        inner.target_modules = [f"model.{name}" for name in linear]
+        import_peft().inject_adapter_in_model(inner, holder, TRAINED)
+
+
+def _is_misread(config: Any, model: PreTrainedModel) -> bool:
+    """Return whether ``peft`` changes the targets of a configuration when it reads it."""
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    read = copy.deepcopy(config)
+    convert_peft_config_for_transformers(read, model, None)
+    return set(read.target_modules) != set(config.target_modules)
 
 
 def _swap_hooks(bare: nn.Module, layer: nn.Module) -> None:

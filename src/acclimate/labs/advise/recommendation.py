@@ -131,16 +131,17 @@ def _add_replay(made: Recommendation, pilot: Mapping[str, Any] | None, ratio: Ma
 
 
 def _add_schedule(made: Recommendation, schedule: Mapping[str, Any] | None) -> None:
-    """Add steps and learning rate of a plan that shows one schedule to be better for the domain than the others."""
+    """Add the schedule of a plan that shows it to be better for the domain than the others."""
     if schedule is None or schedule["refused"] or schedule["loss"] == "general":
         return
     if not (schedule["difference"] or {"low": 1})["low"] > 0:
         return
     shape, *settings = schedule["best"].split()
     given = dict(setting.split("=") for setting in settings)
-    if shape == "linear":
-        made.options |= {"steps": int(given["steps"]), "learning_rate": float(given["peak"])}
-        made.options.pop("tokens", None)
+    made.options |= {"steps": int(given["steps"]), "learning_rate": float(given["peak"])}
+    made.options.pop("tokens", None)
+    if shape != "linear":
+        made.options["schedule"] = f"{shape} decay={given['decay']}" if shape == "wsd" else shape
 
 
 def _size_rules(report: Mapping[str, Any], planned: bool) -> Iterator[str]:

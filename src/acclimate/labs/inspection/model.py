@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from acclimate.adaptation.method import get, lookup, names
 from acclimate.base.device import choose_precision, to_device
@@ -27,6 +25,7 @@ from acclimate.models.kinds import ModelKind
 from acclimate.models.loading import dropout_rates, load_language_model
 from acclimate.models.lora import LowRankAdapter
 from acclimate.models.probe import attach
+from acclimate.models.reach import linear_layers, stacked_experts
 from acclimate.results.display import titled_table
 from acclimate.results.study import Measurements
 
@@ -156,17 +155,16 @@ def estimate_memory(model: PreTrainedModel, length: int) -> dict[str, Any]:
     Returns:
         ``training``: bytes of weights, gradients and optimizer states by the way of training; ``activations`` and
         ``checkpointed``: bytes of the graph of 1,000 tokens, and with gradient checkpointing; ``adapter``: parameters
-        of a LoRA adapter of default rank on all linear layers but the head; ``length``.
+        of a LoRA adapter of default rank on all linear layers but the head, and on stacked experts, whose
+        adapted weights are kept for the backward pass; ``length``.
     """
-    rank, head = LowRankAdapter.r, model.get_output_embeddings()
-    linear = [
-        module
-        for module in model.base_model.modules()
-        if isinstance(module, nn.Linear | Conv1D) and module is not head
-    ]
+    rank, layers = LowRankAdapter.r, linear_layers(model).values()
+    linear: list[Any] = [module.weight for module in layers]
+    experts = list(stacked_experts(model).values())
     total = model.num_parameters()
-    inside = sum(module.weight.numel() for module in linear)
-    adapter = sum(rank * sum(module.weight.shape) for module in linear)
+    inside, stacked = (sum(weight.numel() for weight in weights) for weights in (linear, experts))
+    adapter = rank * sum(sum(weight.shape) for weight in linear)
+    adapter += rank * sum(len(weight) * sum(weight.shape[1:]) for weight in experts)
     trained = WEIGHT + GRADIENT
     eager = describe_computation(model)["eager_attention"]
     config = model.config.get_text_config()
@@ -175,8 +173,8 @@ def estimate_memory(model: PreTrainedModel, length: int) -> dict[str, Any]:
             "full, AdamW": total * (trained + ADAMW),
             "full, 8-bit AdamW": total * (trained + ADAMW_8BIT),
             "full, bf16 weights, 8-bit AdamW": total * (2 * BF16 + ADAMW_8BIT),
-            "LoRA": total * WEIGHT + adapter * (trained + ADAMW),
-            "QLoRA": round((total - inside) * WEIGHT + inside * FOUR_BIT + adapter * (trained + ADAMW)),
+            "LoRA": (total + stacked) * WEIGHT + adapter * (trained + ADAMW),
+            "QLoRA": round((total + stacked - inside) * WEIGHT + inside * FOUR_BIT + adapter * (trained + ADAMW)),
         },
         "activations": TOKENS * token_bytes(config, length, eager),
         "checkpointed": TOKENS * token_bytes(config, length, eager, checkpointing=True),

@@ -115,8 +115,9 @@ def show_schedule(plan: Plan, options: ScheduleOptions) -> Iterator[Any]:
         return
     best = Schedule.parse(plan["best"])
     words = ["--steps", best.steps, "--learning-rate", f"{best.peak:g}", "--warmup", f"{best.warmup:g}"]
-    if best.shape == "linear":
-        yield Next(["adapt", "--model", "MODEL", "--corpus", "TEXT", *words, "--out", "adapted"])
+    if best.shape != "linear":
+        words += ["--schedule", best.option]
+    yield Next(["adapt", "--model", "MODEL", "--corpus", "TEXT", *words, "--out", "adapted"])
 
 
 def _make(options: Any, make: Any, study: Any) -> Plan:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.registry import parse_number
 from acclimate.data.documents import format_count
+from acclimate.engine import schedules
 from acclimate.labs.plan.laws import Inputs, Law, fit_law, interval
 from acclimate.labs.plan.logs import Row, read_rows, take_number
 from acclimate.labs.plan.options import ScheduleOptions
@@ -22,8 +22,8 @@ LOSSES = ("heldout", "general", "eval_loss", "loss")
 MAX_STEPS = 10**7
 TRAININGS = 4
 """Minimum number of trainings for a recommendation: fewer do not show how much trainings vary."""
-WARMUP, WSD_DECAY = 0.1, 0.2
-"""Default shares of a training over which the rate rises, and over which it falls at the end of ``wsd``."""
+WARMUP = 0.1
+"""Default share of a training over which the rate rises."""
 
 
 class DynamicsLaw(Law):
@@ -80,21 +80,30 @@ class Schedule:
     steps: int
     peak: float
     warmup: float = WARMUP
-    decay: float = WSD_DECAY
+    decay: float = schedules.DECAY
+
+    def __post_init__(self) -> None:
+        """Check the shares."""
+        self.shares()
+
+    def shares(self) -> schedules.Schedule:
+        """Return the shares of the peak rate, as ``acclimate adapt`` trains with them."""
+        return schedules.Schedule(self.shape, self.decay, self.warmup)
+
+    @property
+    def option(self) -> str:
+        """The value of ``--schedule`` of ``acclimate adapt``."""
+        return f"{self.shape} decay={self.decay:g}" if self.shape == "wsd" else self.shape
 
     @property
     def name(self) -> str:
         """The schedule in words, as the option takes it."""
-        more = f" decay={self.decay:g}" if self.shape == "wsd" else ""
-        return f"{self.shape} steps={self.steps} peak={self.peak:g} warmup={self.warmup:g}{more}"
+        shape, *more = self.option.split()
+        return " ".join([f"{shape} steps={self.steps} peak={self.peak:g} warmup={self.warmup:g}", *more])
 
     def rates(self) -> np.ndarray:
         """Return the learning rate of each step (steps,)."""
-        done = np.arange(self.steps) / self.steps
-        rise = np.minimum(1, (np.arange(self.steps) + 1) / max(1, self.warmup * self.steps))
-        fallen = np.clip((done - self.warmup) / max(1e-12, 1 - self.warmup), 0, 1)
-        fall = SHAPES[self.shape](fallen) if self.shape != "wsd" else np.minimum(1, (1 - done) / self.decay)
-        return self.peak * rise * fall
+        return np.asarray(self.peak * self.shares().factor(np.arange(self.steps) / self.steps, self.steps))
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
@@ -104,8 +113,8 @@ class Schedule:
             UserError: If the shape is unknown, or a value is wrong or missing.
         """
         shape, *settings = text.split() or [""]
-        if shape not in (*SHAPES, "wsd"):
-            raise unknown_name_error("schedule", shape, (*SHAPES, "wsd"))
+        if shape not in schedules.SHAPES:
+            raise unknown_name_error("schedule", shape, schedules.SHAPES)
         given: dict[str, Any] = {}
         for setting in settings:
             name, sign, value = setting.partition("=")
@@ -119,14 +128,6 @@ class Schedule:
         if lacking := [name for name in ("steps", "peak") if name not in given]:
             raise UserError(f"The schedule '{text}' needs {' and '.join(f'{name}=' for name in lacking)}.")
         return cls(shape, **given)
-
-
-SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "linear": lambda done: 1 - done,
-    "cosine": lambda done: (1 + np.cos(math.pi * done)) / 2,
-    "constant": np.ones_like,
-}
-"""The rate by the share of the training after the warm-up that is done."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ is refused.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +16,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from acclimate.base.errors import UserError, check_positive
 from acclimate.base.ranking import best_first
@@ -29,6 +29,8 @@ LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers")
 """Entries of configurations for the number of layers."""
 OUTPUTS = ("o_proj", "down_proj", "c_proj", "Wo", "out_proj", "dense_4h_to_h", "fc2", "w2")
 """Names of the layers that write into the residual stream."""
+OUTPUT = re.compile(rf"\b({'|'.join(OUTPUTS)})(_bias|\.weight|\.bias)?$")
+"""Pattern of the names of their weights."""
 RATES = "added_rates"
 """Buffer of a model with the learning rates of its tensors, for checkpoints."""
 
@@ -156,11 +158,9 @@ def _insert(layers: nn.ModuleList, chosen: Sequence[int]) -> Iterable[nn.Module]
     copies = []
     for place in reversed(chosen):
         made = copy.deepcopy(layers[place])
-        for name, module in made.named_modules():
-            if name.rpartition(".")[2] in OUTPUTS and isinstance(module, nn.Linear | Conv1D):
-                nn.init.zeros_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        for name, weight in made.named_parameters():  # of experts, a projection is a parameter and not a module
+            if OUTPUT.search(name):
+                nn.init.zeros_(weight)
         layers.insert(place + 1, made)
         copies.append(made)
     for number, layer in enumerate(layers):

@@ -38,7 +38,7 @@ class SparseRankAdapter(LowRankAdapter):
         dense: Share of the training before they are shrunk.
     """
 
-    merged_names = (f".{COMPONENTS}",)
+    merged_names, stacks = (f".{COMPONENTS}",), False
 
     sparsity: float = 0.5
     dense: float = 0.3

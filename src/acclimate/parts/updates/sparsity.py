@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from acclimate.base.errors import UserError
 from acclimate.models.compiling import layers_of
+from acclimate.models.reach import describe_reach, linear_layers, stacked_experts
 from acclimate.parts.updates.rules import UpdateRule
 
 
@@ -40,22 +40,26 @@ class StaticSparsity(UpdateRule):
             UserError: If no such weight trains.
         """
         self.share, self.choice = share, choice
-        inside = {id(module) for layer in layers_of(model.base_model) for module in layer.modules()}
+        inside = {id(weight) for layer in layers_of(model.base_model) for weight in layer.parameters()}
+        linear: dict[str, Any] = {name: module.weight for name, module in linear_layers(model).items()}
         self.kept: list[tuple[Tensor, Tensor]] = []
-        for name, module in model.named_modules():
-            if id(module) in inside and isinstance(module, nn.Linear | Conv1D) and module.weight.requires_grad:
-                self.kept.append(
-                    (module.weight, self._choose(module.weight.detach(), seed + zlib.crc32(name.encode())))
-                )
+        for name, weight in (linear | stacked_experts(model)).items():
+            if id(weight) in inside and weight.requires_grad:
+                start = seed + zlib.crc32(name.encode())
+                matrices = weight.detach().view(-1, *weight.shape[-2:])
+                kept = [self._choose(matrix, start + number) for number, matrix in enumerate(matrices)]
+                self.kept.append((weight, torch.stack(kept).view_as(weight)))
         if not self.kept:
             raise UserError(f"sparsity: no linear layer of {type(model).__name__} trains; remove sparsity.")
+        self.reach = describe_reach(model, [weight for weight, _ in self.kept], "Sparsity")
         self.after_step()
 
     def describe(self) -> str:
         """Return one sentence on what is zero."""
         zeros = sum(int((~kept).sum()) for _, kept in self.kept)
         how = "the smallest of each" if self.choice == "magnitude" else "at random"
-        return f"Sparse: {zeros:,} weights of {len(self.kept)} linear layers are zero and stay zero, chosen {how}."
+        what = f"{zeros:,} weights of {len(self.kept)} linear layers are zero and stay zero"
+        return f"Sparse: {what}, chosen {how}. {self.reach}"
 
     def after_backward(self) -> None:
         """Remove the gradients of weights that are zero."""
