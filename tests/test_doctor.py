@@ -83,7 +83,12 @@ def test_an_extra_names_the_packages_that_it_lacks(monkeypatch):
         ({"precision": "fp32"}, "Use a CPU with AMX"),
         ({"variables": {"ACCLIMATE_KERNELS": "torch"}}, "Unset ACCLIMATE_KERNELS."),
         ({"devices": [{"kind": "cuda", "name": "H100", "memory": 8e10, "used": True}]}, "Unset ACCELERATE_USE_CPU."),
-        ({"devices": [{"kind": "mps", "name": "M3", "memory": None, "used": False}]}, "Use a machine with CUDA"),
+        ({"devices": [{"kind": "mps", "name": "M3", "memory": 1e10, "used": False}]}, "Report this text"),
+        ({"devices": [{"kind": "mps", "name": "M3", "memory": 1e10, "used": True}]}, "Unset ACCELERATE_USE_CPU."),
+        (
+            {"devices": [{"kind": "mps", "name": "M3", "memory": 1e10, "used": True}], "default_device": "mps"},
+            "Report speed and faults with this text. Nobody has run acclimate on an Apple GPU yet",
+        ),
         (
             {"caches": {"acclimate": {"path": "/c", "free": 1e9, "writable": True}}},
             "Free some space on",

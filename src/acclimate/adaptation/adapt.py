@@ -288,6 +288,7 @@ def _turns_on(name: str, value: Any) -> bool:
 def _identify(run: Run) -> dict[str, Any]:
     """Return all that decides the result: every option, defaults included, with the content of files, and the rest."""
     options, method = run.options, run.method
+    place = "cpu" if default_device().type == "cpu" else "cuda"
     config = recorded(
         options,
         acclimate=__version__,
@@ -306,7 +307,7 @@ def _identify(run: Run) -> dict[str, Any]:
         schedule=asdict(run.schedule),
         masking=run.masking.identity(),
         precision=run.precision,
-        step_tokens=STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None,
+        step_tokens=STEP_TOKENS[place] if options.batch_size == AUTO else None,
     )
     for feature in run.features:
         config |= feature.identity()

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from acclimate.adaptation.options import AdaptOptions
 from acclimate.adaptation.run import Feature, Run
 from acclimate.adaptation.step_options import HELDOUT_EVERY, MEASURING_OPTIONS
-from acclimate.base.device import preserve_rng_state
+from acclimate.base.device import in_full, preserve_rng_state
 from acclimate.base.errors import UserError, check_positive
 from acclimate.base.files import cache_folder, read_json, translate_disk_errors, write_json
 from acclimate.base.progress import print_message
@@ -67,7 +67,7 @@ def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed
                 items |= {term.name: texts for term in engine.over_batch}
                 terms = engine.step(batches, backward=False)
                 for name, count in items.items():
-                    part = terms[name].double() * count
+                    part = in_full(terms[name]) * count
                     totals[name] = totals[name] + part if name in totals else part
                     counts[name] = counts.get(name, 0) + count
             sums = torch.stack(list(totals.values())).tolist() if totals else []  # the host waits once

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from acclimate.adaptation.mixture import Measurement, MixCallback, Mixture, SharedStart
 from acclimate.adaptation.run import Run
-from acclimate.base.device import Precision, autocast, preserve_rng_state, to_device
+from acclimate.base.device import Precision, autocast, in_full, preserve_rng_state, to_device
 from acclimate.base.errors import UserError
 from acclimate.base.progress import print_message
 from acclimate.data.mix.base import AdaptiveMix, Measure
@@ -168,13 +168,13 @@ def _token_losses(engine: Engine, batches: Sequence[Batch]) -> Tensor:
     """Return the language-model loss of each labelled token (tokens,), float64."""
     model, training = engine.model, engine.model.training
     view = View() if kind_of(model).uses_masking else View().unmasked
-    found = [torch.zeros(0, dtype=torch.float64, device=model.device)]
+    found = [in_full(torch.zeros(0, device=model.device))]
     model.eval()
     try:
         with engine.step_context(), autocast(engine.precision, model.device):
             for batch in (batch.to(model.device) for batch in batches):
                 outputs = engine.read(batch, [view])
-                found.append(outputs.map_logits(cross_entropy, (view,), batch.targets).double())
+                found.append(in_full(outputs.map_logits(cross_entropy, (view,), batch.targets)))
         return torch.cat(found)
     finally:
         model.train(training)

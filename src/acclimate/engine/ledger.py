@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acclimate.base.device import in_full
 from acclimate.parts.objectives import Batch
 
 
@@ -47,7 +48,7 @@ class SourceLedger:
 
     def close_step(self, sums: Tensor) -> None:
         """Add the sums of a step over all processes (2, sources)."""
-        self._total = sums.double() if self._total is None else self._total + sums
+        self._total = in_full(sums) if self._total is None else self._total + sums
 
     def total(self) -> np.ndarray:
         """Return the sums and numbers since the start of the training: (2, sources)."""

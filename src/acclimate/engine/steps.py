@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.base.device import Precision, autocast, concatenate, copy_to, host_copy
+from acclimate.base.device import Precision, RandomState, autocast, concatenate, copy_to, host_copy
 from acclimate.base.errors import UserError
 from acclimate.engine.distributed import LastPass, ProcessGroup
 from acclimate.engine.ledger import SourceLedger
@@ -205,12 +205,12 @@ class Engine:
         with autocast(self.precision, device):  # one context for all, so that their graphs share the cast weights
             kept = [self._read(batch, backward) for batch in batches[: self._kept(batches, backward)]]
         represented = [mine for _, mine in kept]
-        seeds: list[_RandomState] = []
+        seeds: list[RandomState] = []
         for batch in batches[len(kept) :] if self.over_batch else []:
-            seeds.append(_RandomState(device))
+            seeds.append(RandomState(device))
             represented.append(self._read(batch, grad=False)[1])
         gradients = self._batch_term_gradients(represented[:own], terms)
-        after = _RandomState(device) if seeds else None
+        after = RandomState(device) if seeds else None
         del represented  # frees its graphs
         for number, batch in enumerate(batches):
             if not kept and seeds:
@@ -425,17 +425,3 @@ def _stack_gates(views: Sequence[View], rows: int) -> dict[str, Tensor] | None:
         each = [ones if view.gates is None else view.gates.values.get(part, ones) for view in views]
         stacked[part] = torch.stack(each, dim=1).repeat_interleave(rows, dim=1)
     return stacked
-
-
-class _RandomState:
-    """The state of the generators that dropout uses."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        self.device = device
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)

@@ -429,7 +429,7 @@ def _group_losses(
     function = memory.measure if memory else cross_entropy
     loss = map_logits(function, list(map(language_head, models)), states, wanted, rows=logit_rows(model))
     loss = loss[: sum(counts)]
-    parts = loss.double().cpu().split(counts)  # the host waits once, not for each text
+    parts = loss.cpu().double().split(counts)  # the host waits once, not for each text
     return [(float(part.sum()), count) for part, count in zip(parts, counts, strict=True)]
 
 

@@ -162,5 +162,5 @@ def _tree_losses(
     states = encode_tree(model, *inputs).flatten(0, 1)[copy_to(flat[used], device)]
     targets = copy_to(labels[used], device)
     loss = map_logits(cross_entropy, [language_head(model)], [states], targets, rows=logit_rows(model))
-    parts = loss[: len(flat)].double().cpu().split(counts)
+    parts = loss[: len(flat)].cpu().double().split(counts)
     return [(float(part.sum()), count) for part, count in zip(parts, counts, strict=True)]

@@ -272,6 +272,8 @@ def _configured_memory() -> float:
 
 
 def _physical_memory(device: torch.device) -> int:
+    if device.type == "mps":  # what Metal recommends of the memory that GPU and CPU share
+        return int(torch.mps.recommended_max_memory()) // max(1, environment_integer(SHARING_VARIABLE, 1))
     if device.type == "cuda":
         total = int(torch.cuda.get_device_properties(device).total_memory)
         return total // max(1, environment_integer(SHARING_VARIABLE, 1))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
 
-from acclimate.base.device import copy_to
+from acclimate.base.device import copy_to, preserve_rng_state
 from acclimate.base.errors import UserError, check_stop, first_line, shorten
 from acclimate.base.limits import LimitedTemplate
 from acclimate.models.batching import micro_batch_tokens, token_budget_batches
@@ -101,7 +101,7 @@ def write_texts(
     made: list[Written] = [Written("", False)] * len(rows)
     was_training = model.training
     model.eval()
-    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+    with preserve_rng_state(model.device):
         torch.manual_seed(decoding.seed)
         for batch in token_budget_batches(rows, micro_batch_tokens(model), added=most):
             check_stop()

@@ -258,10 +258,13 @@ class LocalLauncher:
         """
         if settings:
             raise UserError("--executor-set is for --executor slurm and ray; remove it.")
+        from acclimate.base.device import default_device
+
         gpus, cores = visible_gpus(), usable_cores()
         if per_gpu is not None and not gpus:
             raise UserError("This process sees no GPU: remove --per-gpu, or see what 'acclimate doctor' says.")
         automatic = len(gpus) * (per_gpu or 1) if gpus else max(1, cores // CORES_PER_WORKER)
+        automatic = 1 if default_device().type == "mps" else automatic  # all workers would share one Apple GPU
         count = automatic if isinstance(workers, str) else workers
         if gpus and count > len(gpus) * (per_gpu or count):
             raise UserError(

@@ -189,8 +189,9 @@ def _bench_alone(options: BenchOptions) -> dict[str, Any]:
 
 
 def _describe_device(device: torch.device) -> dict[str, Any]:
-    if device.type == "cpu":
-        return {"type": "cpu", "name": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+    if device.type != "cuda":
+        name = platform.processor() or platform.machine()
+        return {"type": device.type, "name": name, "threads": torch.get_num_threads()}
     properties = torch.cuda.get_device_properties(device)
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = None

@@ -247,7 +247,7 @@ def _train_with_trainer(
             bf16=precision == "bf16",
             fp16=precision == "fp16",
             tf32=True if precision == "fp32" and has_capability(TF32_CAPABILITY) else None,
-            use_cpu=not _on_gpu(),
+            use_cpu=default_device().type == "cpu",
             dataloader_num_workers=LOADER_WORKERS.get(default_device().type, 0),
             save_strategy="no",
             report_to="none",

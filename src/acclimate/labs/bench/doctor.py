@@ -133,12 +133,15 @@ def _devices() -> list[dict[str, Any]]:
     """Return the accelerators that torch sees, with their memory in bytes."""
     import torch
 
+    from acclimate.base.device import mps_works
+
     found: list[dict[str, Any]] = []
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         properties = torch.cuda.get_device_properties(number)
         found.append({"kind": "cuda", "name": properties.name, "memory": properties.total_memory, "used": True})
-    if getattr(torch.backends, "mps", None) is not None and torch.backends.mps.is_available():
-        found.append({"kind": "mps", "name": "Apple GPU", "memory": None, "used": False})
+    if torch.backends.mps.is_available():
+        memory = torch.mps.recommended_max_memory()
+        found.append({"kind": "mps", "name": "Apple GPU", "memory": memory, "used": mps_works()})
     return found
 
 
@@ -255,7 +258,15 @@ def _advise_device(devices: list[dict[str, Any]], on_cpu: bool) -> Iterator[dict
             "why": "There is an NVIDIA driver, but torch sees no GPU.",
         }
     elif devices and not used:
-        yield {"do": "Use a machine with CUDA or ROCm for long runs.", "why": "acclimate does not use Apple GPUs."}
+        yield {
+            "do": "Report this text to the developers of acclimate.",
+            "why": "The Apple GPU does not give the results of the CPU, so it is not used.",
+        }
+    if not on_cpu and any(device["kind"] == "mps" for device in devices):
+        yield {
+            "do": "Report speed and faults with this text.",
+            "why": "Nobody has run acclimate on an Apple GPU yet; ACCELERATE_USE_CPU=1 turns it off.",
+        }
 
 
 def show_machine(found: Mapping[str, Any], options: DoctorOptions) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.base.device import to_device
+from acclimate.base.device import in_full, to_device
 from acclimate.base.errors import UserError
 from acclimate.data.tokenizing import read_as_text
 from acclimate.models.batching import micro_batch_tokens
@@ -107,7 +107,7 @@ class LinearCKA:
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Add rows (n, p) and (n, q). Sums are accumulated in float64."""
-        x, y = x.double(), y.double()
+        x, y = in_full(x), in_full(y)
         new = [x.sum(0), y.sum(0), x.T @ x, y.T @ y, y.T @ x]
         self._rows += len(x)
         self._sums = [old + more for old, more in zip(self._sums, new, strict=True)] if self._sums else new
@@ -133,7 +133,7 @@ class _LayerDrift:
         self._distance = self._norm = self._cosine = 0.0
 
     def add(self, before: Tensor, after: Tensor) -> None:
-        before, after = before.double(), after.double()
+        before, after = in_full(before), in_full(after)
         self._cka.add(before, after)
         self._tokens += len(before)
         self._distance += float((after - before).norm(dim=1).sum())

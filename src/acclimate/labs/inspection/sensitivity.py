@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from acclimate.base.device import in_full
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
@@ -122,7 +123,7 @@ def weight_matrices(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
 
 def root_mean_square(weight: torch.Tensor) -> float:
     """Return the root mean square of a tensor."""
-    return float(weight.detach().double().pow(2).mean().sqrt())
+    return float(in_full(weight.detach()).pow(2).mean().sqrt())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from acclimate.base.device import in_full
 from acclimate.evaluation.lm_loss import Reference, open_language_model, read_targets, summed_losses
 from acclimate.models.loading import virtual_ids
 from acclimate.models.probe import attach
@@ -57,7 +58,7 @@ def weight_distance(base: nn.Module, adapted: nn.Module) -> float:
     for name, weight in base.named_parameters():
         if name in others and others[name].ndim == weight.ndim:
             shape = [slice(min(sizes)) for sizes in zip(weight.shape, others[name].shape, strict=True)]
-            before, after = (one.detach()[tuple(shape)].double() for one in (weight, others[name]))
+            before, after = (in_full(one.detach()[tuple(shape)]) for one in (weight, others[name]))
             moved += float((after - before).square().sum())
             total += float(before.square().sum())
     return math.sqrt(moved / total) if total else 0.0

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from acclimate.base.bounds import SeedNumber
+from acclimate.base.device import in_full
 from acclimate.base.errors import UserError, check_stop
 from acclimate.base.progress import Progress
 from acclimate.merging.base import Context, Measured, WeightedMerge, register
@@ -152,7 +153,7 @@ def save_fisher(information: dict[str, Tensor], file: Path) -> None:
     Raises:
         UserError: If it is zero or not finite.
     """
-    squares = sum(float(value.double().square().sum()) for value in information.values())
+    squares = sum(float(in_full(value).square().sum()) for value in information.values())
     scale = (squares / max(1, sum(value.numel() for value in information.values()))) ** 0.5
     if not 0 < scale < float("inf"):
         raise UserError("The Fisher information of a model is zero or not finite; check the model and its data.")

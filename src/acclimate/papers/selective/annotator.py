@@ -125,7 +125,8 @@ class ClassifierConfidence:
         batches = token_budget_batches([ids for ids, _ in rows], self.tokens)
         self.classifier.model.eval()
         # A single transfer to the CPU, so that an accelerator need not synchronise after every batch.
-        found = torch.cat([self._predict([rows[index] for index in batch]) for batch in batches]).cpu().numpy()
+        logits = torch.cat([self._predict([rows[index] for index in batch]) for batch in batches])
+        found = logits.cpu().double().softmax(-1).numpy()
         check_finite([torch.from_numpy(found)])
         result = np.empty_like(found)
         result[np.concatenate([np.array(batch) for batch in batches])] = found
@@ -145,7 +146,7 @@ class ClassifierConfidence:
             inputs["token_type_ids"] = torch.tensor([[*kinds, *[0] * (width - len(kinds))] for _, kinds in rows])
         device = self.classifier.device
         logits = self.classifier.model(**{name: value.to(device) for name, value in inputs.items()}).logits
-        return logits.double().softmax(-1)
+        return logits
 
 
 def _find_subsequence(ids: Sequence[int], part: Sequence[int], start: int) -> int:

@@ -86,7 +86,7 @@ def map_vectors(vectors: Tensor, known: Tensor, embeddings: Tensor, ridge: float
     Returns:
         (new, width), float32.
     """
-    known, embeddings, vectors = known.double(), embeddings.detach().double().cpu(), vectors.double()
+    known, embeddings, vectors = known.double(), embeddings.detach().cpu().double(), vectors.double()
     center, mean = known.mean(0), embeddings.mean(0)
     known, embeddings = known - center, embeddings - mean
     square = known.T @ known

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from acclimate.base.device import in_full
 from acclimate.parts.updates.rules import UpdateRule
 
 SMALLEST = 1e-6
@@ -58,7 +59,7 @@ def balance_factors(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         New A and B, in the types of the old ones.
     """
-    (right, upper), (left, lower) = torch.linalg.qr(a.double().T), torch.linalg.qr(b.double())
+    (right, upper), (left, lower) = torch.linalg.qr(in_full(a).T), torch.linalg.qr(in_full(b))
     u, values, v = torch.linalg.svd(lower @ upper.T, full_matrices=False)
     if not values[0] > 0:
         return a, b
