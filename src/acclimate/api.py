@@ -65,7 +65,7 @@ from acclimate.data.select.mentions import EntryFinder, read_entries
 from acclimate.data.select.nearest import CHUNK_NUMBERS, MAX_FEATURES, Neighbors
 from acclimate.data.select.nearest import embed_chunks, load_embedding, search_neighbors
 from acclimate.data.transform.generate import CachedFunction, fill_prompt
-from acclimate.data.transform.generate import read_documents, read_score
+from acclimate.data.transform.generate import read_documents, read_number, read_rating, read_score
 from acclimate.data.transform.sample import Sampler
 from acclimate.data.writers import Answer, Key as FunctionKey, PromptOptions, Request, Writer, WriterOptions, Writing
 from acclimate.data.writers import check_writer, open_writer

@@ -12,6 +12,7 @@ import numpy as np
 from acclimate.base.errors import UserError, cut, printable
 from acclimate.base.options import values, verb
 from acclimate.base.verbs import Next
+from acclimate.data.answers import CallPlan, plan_calls
 from acclimate.data.documents import Corpus, as_corpus, with_usual_column
 from acclimate.data.operations import (
     TRANSFORMS,
@@ -96,9 +97,23 @@ def _read(options: OperationOptions, *outputs: str | Path | None) -> tuple[Corpu
 
 def select_to_file(options: SelectCommand) -> dict[str, Any]:
     """Do what ``acclimate select`` does: write the text, and return what the operations did to it."""
-    select(**values(options))
+    select(**values(options, SelectOptions))
     control = None if options.control is None else read_accounts(Path(options.control))
     return {"out": options.out, "accounts": read_accounts(Path(options.out)), "control": control}
+
+
+def plan_selection(options: SelectCommand) -> CallPlan:
+    """Return the calls that ``acclimate select`` would make."""
+    with plan_calls() as plan:
+        select(**values(options, SelectOptions) | {"out": None, "control": None})
+    return plan
+
+
+def plan_transform(options: TransformCommand) -> CallPlan:
+    """Return the calls that ``acclimate transform`` would make."""
+    with plan_calls() as plan:
+        transform(**values(options, TransformOptions) | {"out": None})
+    return plan
 
 
 def show_selection(result: dict[str, Any], options: SelectCommand) -> Iterator[Any]:
@@ -111,7 +126,7 @@ def show_selection(result: dict[str, Any], options: SelectCommand) -> Iterator[A
 
 def transform_to_file(options: TransformCommand) -> dict[str, Any]:
     """Do what ``acclimate transform`` does: write the text, and return what the operations did to it."""
-    transform(**values(options))
+    transform(**values(options, TransformOptions))
     return {"out": options.out, "accounts": read_accounts(Path(options.out))}
 
 

@@ -11,21 +11,72 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from acclimate.base.errors import check_stop
+from acclimate.base.errors import check_stop, cut, printable
 from acclimate.base.files import atomic_file, cache_folder
 from acclimate.base.locks import Claim
 from acclimate.base.records import fingerprint, read_kept
+from acclimate.base.verbs import Next, given_words
 
 T = TypeVar("T")
 WINDOW = 10_000
 """Maximum answers that wait for one before them; they are in files, so each takes only some hundred bytes."""
+CHARACTERS_PER_TOKEN, SHOWN_PROMPTS, SHOWN_CHARACTERS = 4, 3, 1000
+"""For estimates of tokens, and what a dry run shows of prompts."""
 POLL_SECONDS, DRAIN_SECONDS = 0.1, 30.0
 """Seconds between two looks at what another process does, and for what is under way when the work ends early."""
+
+
+@dataclass
+class CallPlan:
+    """The calls that a command would make.
+
+    Attributes:
+        calls: Number of calls.
+        from_cache: Number of answers that are in the cache.
+        tokens_read: Estimated tokens of the prompts.
+        tokens_written: Maximum tokens of the answers; 0 for functions.
+        prompts: The first prompts.
+    """
+
+    calls: int = 0
+    from_cache: int = 0
+    tokens_read: int = 0
+    tokens_written: int = 0
+    prompts: list[str] = field(default_factory=list)
+
+    def show(self) -> Iterator[Any]:
+        """Yield what a dry run prints."""
+        yield from (f"prompt: {printable(prompt)}" for prompt in self.prompts)
+        yield (
+            f"{self.calls:,} calls, about {self.tokens_read:,} tokens to read and at most {self.tokens_written:,} to "
+            f"write; {self.from_cache:,} answers are in the cache. What depends on these answers is not counted."
+        )
+        yield Next(given_words("--dry-run"), "to run it")
+
+
+_plan: ContextVar[CallPlan | None] = ContextVar("plan", default=None)
+
+
+@contextmanager
+def plan_calls() -> Iterator[CallPlan]:
+    """Count the calls of the block, up to the first whose answers are used, instead of making them."""
+    mark = _plan.set(plan := CallPlan())
+    try:
+        with suppress(PlannedError):
+            yield plan
+    finally:
+        _plan.reset(mark)
+
+
+class PlannedError(Exception):
+    """The calls are counted, and their answers are not there."""
 
 
 class AnswerStore:
@@ -102,6 +153,7 @@ class Asking(Generic[T]):
         ask: Callable[[Sequence[T]], Sequence[tuple[list[Any], bool]]],
         workers: int = 1,
         size: int = 1,
+        describe: Callable[[T], tuple[str, int]] = lambda item: (str(item), 0),
     ) -> None:
         """Set how to ask.
 
@@ -111,7 +163,9 @@ class Asking(Generic[T]):
             ask: Returns the answers to some items, as values for JSON, each with whether it is kept.
             workers: Number of calls under way; a single one is made in the thread of the caller.
             size: Number of items per call.
+            describe: Returns prompt and maximum tokens of the answer, for a dry run.
         """
+        self._describe = describe
         self.ended = threading.Event()
         self._store, self._identify, self._ask, self._workers, self._size = store, identify, ask, workers, size
         self._failure: BaseException | None = None
@@ -122,6 +176,9 @@ class Asking(Generic[T]):
         Raises:
             BaseException: What a call raised, without waiting for the items before it.
         """
+        if (plan := _plan.get()) is not None:
+            self._count(items, plan)
+            raise PlannedError
         self.ended.clear()
         self._failure = None
         self._jobs, self._free = SimpleQueue[Job[T] | None](), threading.Semaphore(2 * self._workers)
@@ -156,6 +213,22 @@ class Asking(Generic[T]):
             end = time.monotonic() + DRAIN_SECONDS
             for thread in self._threads:
                 thread.join(max(0.0, end - time.monotonic()))
+
+    def _count(self, items: Iterable[T], plan: CallPlan) -> None:
+        """Add the calls for items to a plan."""
+        seen = set[str]()
+        for item in items:
+            digest = self._identify(item)
+            if digest in seen or self._store.find(digest) is not None:
+                plan.from_cache += 1
+                continue
+            seen.add(digest)
+            prompt, written = self._describe(item)
+            plan.calls += 1
+            plan.tokens_read += len(prompt) // CHARACTERS_PER_TOKEN + 1
+            plan.tokens_written += written
+            if len(plan.prompts) < SHOWN_PROMPTS:
+                plan.prompts.append(cut(prompt, SHOWN_CHARACTERS))
 
     def _start(self, job: Job[T]) -> None:
         job.is_started = True

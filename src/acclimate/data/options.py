@@ -31,6 +31,12 @@ def _read_operations(value: Any) -> Any:
     return value
 
 
+DryRun = Annotated[
+    bool,
+    Option("Call no model or function; print prompts, and the number of calls and tokens.", OUTPUT, recorded=False),
+]
+
+
 def _describe_operations(kind: str, page: str) -> Option:
     """Return the option that takes operations of a kind, which a page of the documentation lists."""
     return Option(
@@ -110,6 +116,7 @@ class TransformOptions(OperationOptions):
     "select",
     "acclimate.adaptation.corpus_verbs:select",
     command="select_to_file",
+    dry_run="plan_selection",
     show="show_selection",
     example="acclimate select --corpus pool/ --by duplicates --by 'nearest k=50' --task task/ --out selected.jsonl",
     page="docs/prepare.md",
@@ -122,12 +129,15 @@ class SelectCommand(SelectOptions):
     """Select the documents of a pool to adapt to, such as the nearest neighbors of a task."""
 
     out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)] = field()  # else it inherits the default
+    _: KW_ONLY
+    dry_run: DryRun = False
 
 
 @register_verb(
     "transform",
     "acclimate.adaptation.corpus_verbs:transform",
     command="transform_to_file",
+    dry_run="plan_transform",
     show="show_transform",
     example="acclimate transform --corpus pool/ --by 'neighbors k=4' --task task/ --out transformed.jsonl",
     page="docs/prepare.md",
@@ -140,3 +150,5 @@ class TransformCommand(TransformOptions):
     """Rewrite a corpus, such as each text of a task together with its nearest neighbors."""
 
     out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)] = field()  # else it inherits the default
+    _: KW_ONLY
+    dry_run: DryRun = False

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from acclimate.base.errors import USER_CODE_ERRORS, UserError, first_line, shorten
 from acclimate.base.records import fingerprint
 from acclimate.base.registry import build_dataclass, identify_function, load_function, split_entry
-from acclimate.data.answers import AnswerStore, Asking
+from acclimate.data.answers import CHARACTERS_PER_TOKEN, AnswerStore, Asking
 from acclimate.data.endpoints import Endpoint, RejectedError, read_addresses
 
 Writing = str | Mapping[str, Any] | Callable[..., Any]
@@ -31,8 +31,6 @@ SERVER, LOCAL = ("http://", "https://"), "model:"
 CONCURRENCY, LOCAL_ROWS, MOST_REJECTED = 8, 64, 10
 """Calls under way at an endpoint by default, prompts that a model reads together, and requests that an endpoint may
 reject before it has answered any."""
-CHARACTERS_PER_TOKEN = 4
-"""For estimates, and for servers that count no tokens."""
 THOUGHT = re.compile(r"\s*<think>.*?(</think>|\Z)\s*", re.DOTALL)
 Ended = Literal["finished", "truncated", "refused", "empty", "rejected"]
 
@@ -276,7 +274,8 @@ class Writer:
         else:
             self.name, identity = _name(by), f"model {_content(by)}"
             ask, workers, size = self._ask_model, 1, LOCAL_ROWS
-        self._asking = Asking(AnswerStore(["text", identity, options.plain]), self._identify, ask, workers, size)
+        store = AnswerStore(["text", identity, options.plain])
+        self._asking = Asking(store, self._identify, ask, workers, size, describe_request)
         if is_model(by) and by.startswith(SERVER):
             self._endpoint = Endpoint(by, options.key_env, options.timeout, options.retries, self._asking.ended)
 
@@ -352,8 +351,7 @@ class Writer:
     def _ask_function(self, requests: Sequence[Request]) -> list[tuple[list[Any], bool]]:
         (request,) = requests
         self._budget.take()
-        prompt = f"{request.system}\n\n{request.prompt}" if request.system else request.prompt
-        returned = call_function(self._function, self._what, self.name, prompt)
+        returned = call_function(self._function, self._what, self.name, describe_request(request)[0])
         if not isinstance(returned, str | None):
             raise UserError(f"The {self._what} '{self.name}' must return a text or None, not {shorten(returned)}.")
         return [([returned or "", "finished" if (returned or "").strip() else "empty", 0, 0], True)]
@@ -391,6 +389,11 @@ class Writer:
         made = self._model.write(requests)
         self._budget.spend(sum(read + written for _, _, read, written in made))
         return [(list(one), one[1] != "rejected") for one in made]
+
+
+def describe_request(request: Request) -> tuple[str, int]:
+    """Return the prompt, and the maximum tokens of the answer."""
+    return f"{request.system}\n\n{request.prompt}" if request.system else request.prompt, request.max_tokens or 0
 
 
 def read_completion(body: Any) -> tuple[str, Ended, int, int]:

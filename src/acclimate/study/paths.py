@@ -14,6 +14,7 @@ from acclimate.base.files import is_written_as_path
 from acclimate.base.registry import Part, Registry, find_registry
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.data.sources import is_hub_name
+from acclimate.data.writers import LOCAL
 
 
 def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
@@ -98,6 +99,10 @@ def locate_operations(parts: Iterable[Any], folder: Path) -> None:
             written = [key for key in cls.functions if ".py:" in str(settings.get(key))]
             locate_settings(settings, [*cls.files, *written], folder)
             settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
+            for key in cls.functions:
+                if str(settings.get(key)).startswith(LOCAL):
+                    model, blank, rest = settings[key].removeprefix(LOCAL).partition(" ")
+                    settings[key] = f"{LOCAL}{locate_model(model, folder)}{blank}{rest}"
 
 
 def locate_file(path: str, folder: Path) -> str:

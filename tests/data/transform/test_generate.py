@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate import transform
+from acclimate import select, transform
 from acclimate.base.errors import UserError
 from acclimate.base.registry import identify_function, import_plugin
 from acclimate.cli import main as cli
@@ -17,9 +17,11 @@ from acclimate.data.documents import Corpus
 from acclimate.data.operations import Context, find_accounts
 from acclimate.data.pool import Document
 from acclimate.data.transform.generate import CachedFunction, Generate, hash_text, read_documents
+from acclimate.data.writers import open_writer
 from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.data.select.test_operations import pool
+from tests.servers import completion, serve
 
 CODE = """
 calls = []
@@ -99,6 +101,67 @@ def test_a_damaged_answer_is_generated_again(plugin, monkeypatch, tmp_path):
     again = CachedFunction(f"{file}:summaries", None, read_documents)
     assert [again("a"), again("b"), again("a")] == [*before, before[0]] and (again.calls, again.cached) == (1, 2)
     assert calls == ["a", "b", "a"]
+
+
+def test_models_behind_endpoints_make_documents_whatever_their_address():
+    with serve() as server, serve() as other:
+        options = "model=m prompt='Say {text} {here}' keep=true"
+        made = [
+            transform(Corpus.of(["a", "b"]), f"generate by={one.url} {options} concurrency={number}")
+            for number, one in enumerate((server, other), start=1)
+        ]
+    assert [list(one) for one in made] == [["a", "about Say a {here}", "b", "about Say b {here}"]] * 2
+    assert server.prompts == ["Say a {here}", "Say b {here}"] and other.prompts == []
+    source = {"made_by": "m", "made_from": hash_text("b")}
+    assert rows(made[1].sources[0].path)[-1] == {"text": "about Say b {here}", **source}
+    notes = find_accounts(made[0])[0].notes
+    assert (notes["generator"], notes["calls"], notes["tokens_written"], notes["seed"]) == ("m", 2, 4, 0)
+
+
+def test_a_model_of_this_machine_makes_documents(tiny_llama):
+    by = f"generate by=model:{tiny_llama} prompt={{text}} max_tokens=4"
+    made = transform(["the food was good", "the", "x " * 200], by)
+    notes = find_accounts(made)[0].notes
+    assert notes["calls"] == 3 and notes["rejected"] == 1
+    assert all(row["made_by"] == tiny_llama.name for row in rows(made.sources[0].path))
+    by = f"model:{tiny_llama} temperature=1 max_tokens=5"
+    sampled = [[one.text for one in open_writer(by, seed=seed).write(["the", "food"])] for seed in (1, 2)]
+    assert sampled[0] != sampled[1]
+
+
+@each(
+    ("operation", "answer"),
+    [
+        ({"refine": {"by": "program", "program": "{url} model=m prompt='Clean: {text}'"}}, "remove_lines(0, 0)"),
+        ({"passages": {"words": "words.txt", "generator": {"by": "{url}", "model": "m"}}}, "a passage"),
+        ({"generate": {"by": "{url} model=m prompt='{text}'"}}, "an answer"),
+        ({"best": {"by": "rater", "rater": "{url} model=m prompt='Rate {text}'", "documents": 1}}, "Score: 7.5 of 10"),
+    ],
+)
+def test_endpoints_are_given_wherever_functions_are(operation, answer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text("an entity\n")
+    with serve(lambda prompt, number: completion(answer)) as server:
+        given = json.loads(json.dumps(operation).replace("{url}", server.url))
+        made = (select if "best" in given else transform)(["one line\n" + "word " * 20], given)
+        notes = str(find_accounts(made)[0].notes)
+    assert len(server.bodies) == 1 and "'calls': 1" in notes and list(made)
+
+
+def test_a_dry_run_calls_nothing(tmp_path, monkeypatch, capsys):
+    (tmp_path / "text.txt").write_text("one\ntwo\none\n")
+    out = tmp_path / "out.jsonl"
+    with serve() as server:
+        by = f"generate by={server.url} model=m prompt='On {{text}}'"
+        words = ["transform", "--corpus", tmp_path / "text.txt", "--by", by]
+        monkeypatch.setattr(sys, "argv", ["acclimate", *map(str, words), "--out", str(out), "--dry-run"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    shown = capsys.readouterr().out
+    assert not ended.value.code and not server.bodies and not out.exists()
+    assert (
+        "prompt: On one" in shown and "2 calls, about 4 tokens to read and at most 1,024 to write; 0 answers" in shown
+    )
 
 
 def double(text):

@@ -112,11 +112,23 @@ def test_samples_are_cached_for_other_shares_and_a_classifier_scores_them(settin
         transform(TEXTS, {"sample": {**given, "classifier": str(folder), "label": "worse"}})
 
 
+def test_without_a_rater_all_samples_are_kept_and_those_without_score_are_left_out(settings):
+    plain = transform(TEXTS, {"sample": {**settings, "rater": None}})
+    (account,) = find_accounts(plain)
+    assert len(list(plain)) == 40 - account.notes["empty"] - account.notes["repeated"]
+    rated = transform(
+        TEXTS, {"sample": {**settings, "rater": lambda text: len(text) if len(text) % 2 else None, "share": 1}}
+    )
+    assert list(rated) == [text for text in plain if len(text) % 2]
+    assert find_accounts(rated)[0].notes["without_score"] == sum(len(text) % 2 == 0 for text in plain)
+
+
 @each(
     ("changes", "message"),
     [
         ({"model": ""}, "needs model"),
-        ({"rater": None}, "what scores the samples"),
+        ({"rater": None, "share": 0.2}, "share needs what scores the samples"),
+        ({"classifier": "x", "label": "y"}, "a classifier or a rater, not both"),
         ({"label": "x"}, "go together"),
         ({"rater": "x"}, "names no function"),
         ({"rater": lambda text: float("nan")}, "a score is a finite number"),

@@ -20,9 +20,10 @@ from acclimate.models.generating import Decoding
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import evaluation_texts, item_texts
 from acclimate.tasks.kinds.generation.data import Prompted
-from acclimate.tasks.kinds.generation.model import load_answer_model
+from acclimate.tasks.kinds.generation.model import cached_scorer, join_answer, load_answer_model
 from acclimate.tasks.prediction import predict
 from tests.cases import each
+from tests.servers import completion, serve
 from tests.tiny import decoder_tokenizer, save_tiny, tiny_model
 
 TEMPLATE = (
@@ -175,6 +176,13 @@ def judge(question, answer, references):
         calls.write("x")
     return 0.5 if answer else 0
 """
+
+
+def test_a_model_behind_an_endpoint_scores_answers():
+    with serve(lambda prompt, number: completion("0.5, since half is there")) as server:
+        scorer = cached_scorer(f"{server.url} model=judge")
+        assert scorer(join_answer("q?", "an answer", ["a", "b"])) == [0.5]
+        assert all(part in server.prompts[0] for part in ("q?", "an answer", "a\nb"))
 
 
 def test_a_scorer_a_pattern_and_a_saved_model(tiny_llama, tmp_path, monkeypatch):

@@ -66,6 +66,21 @@ def read_score(returned: Any) -> list[float]:
     return [score]
 
 
+def read_rating(returned: Any) -> list[float | None]:
+    """Return the score that a rater returned; None if it gives none.
+
+    Raises:
+        ValueError: If it is not a finite number.
+    """
+    return [None] if returned is None else [*read_score(returned)]
+
+
+def read_number(answer: str) -> float | None:
+    """Return the first number in the answer of a model; None if there is none."""
+    found = re.search(r"-?\d+(?:\.\d+)?", answer)
+    return None if found is None else float(found[0])
+
+
 class CachedFunction:
     """A writer from a text to values, such as a function of the user, which is called once for each text.
 
@@ -87,6 +102,7 @@ class CachedFunction:
         options: WriterOptions | None = None,
         prompt: str | None = None,
         parse: Callable[[str], Any] = str,
+        split: Callable[[str], Mapping[str, str]] = lambda text: {"text": text},
     ) -> None:
         """Load the function, or prepare the calls of a model.
 
@@ -98,11 +114,12 @@ class CachedFunction:
             options: Options of the part that names it.
             prompt: Prompt of a model if the user gives none.
             parse: Returns of the answer of a model what a function would return.
+            split: Returns what the names in the prompt stand for, of a text.
 
         Raises:
             UserError: If there is no such function, or an option is wrong.
         """
-        self._read, self._what, self._parse, self.calls, self.cached = read, what, parse, 0, 0
+        self._read, self._what, self._parse, self._split, self.calls, self.cached = read, what, parse, split, 0, 0
         check_writer(given, options, what)
         by, found = parse_writer(given, options, what)
         self._writer: Writer | None = None
@@ -146,12 +163,16 @@ class CachedFunction:
             yield values
 
     def _request(self, text: str) -> Request:
-        return Request(fill_prompt(self._prompt, {"text": text}))
+        return Request(fill_prompt(self._prompt, self._split(text)))
 
     def _ask(self, texts: Sequence[str]) -> list[tuple[list[Any], bool]]:
         (text,) = texts
         self.calls += 1
         return [(call_function(self._function, self._what, self.name, text, self._read), True)]
+
+    def rate(self) -> str:
+        """Return how fast a model answers, for progress."""
+        return "" if self._writer is None else self._writer.rate()
 
     def account(self) -> dict[str, Any]:
         """Return what an account says of the function or model."""
@@ -217,5 +238,5 @@ class Generate(PromptOptions, Transform):
                 yield from (Document(one, {**fields, **source}) for one, fields in made)
                 if not made:
                     empty.append(text if len(empty) < EXAMPLES else "")
-                bar.update(number + 1)
+                bar.update(number + 1, generate.rate())
         context.notes.update(generate.account(), without_result=len(empty), dropped=empty[:EXAMPLES])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -19,7 +19,7 @@ from acclimate.base.ranking import best_first, content_order, content_ranks
 from acclimate.base.records import fingerprint, read_kept, texts_fingerprint
 from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.data.pool import Document, Documents
-from acclimate.data.transform.generate import CachedFunction, read_score
+from acclimate.data.transform.generate import CachedFunction, read_number, read_rating
 from acclimate.data.transform.pseudo_labels import Labeler
 from acclimate.data.writers import Key, Writing
 from acclimate.models.checkpoints import model_fingerprint
@@ -133,11 +133,12 @@ class Sample(Transform):
         top_p: Probability of the most probable tokens that are sampled from.
         classifier: Classifier of texts that scores the samples, by the probability of ``label``.
         label: Its label that is the attribute.
-        rater: ``FILE.py:FUNCTION``, instead of a classifier: a function from a text to a number. Scores are cached
-            per text.
+        rater: ``FILE.py:FUNCTION``, instead of a classifier: a function from a text to a number; or a language model
+            with its options in quotation marks, as ``rater="http://HOST:PORT/v1 model=NAME prompt='... {text}'"``,
+            whose first number is the score. Scores are cached per text.
         key: Identifier of the rater in the cache, such as the version of a service; by default its code.
         keep: Whether samples with the ``lowest`` or the ``highest`` scores are kept.
-        share: Share of the samples to keep.
+        share: Share of the samples to keep, by default half; without a classifier or rater all samples are kept.
         threshold: Score from which a text counts as having the attribute, for its rate.
         judge: Language model whose perplexity is reported; None for the model itself.
         seed: Random seed.
@@ -157,7 +158,7 @@ class Sample(Transform):
     rater: Writing | None = None
     key: Key | None = None
     keep: Literal["lowest", "highest"] = "lowest"
-    share: float = 0.5
+    share: float | None = None
     threshold: float = 0.5
     judge: str | None = None
     seed: int = 0
@@ -165,25 +166,49 @@ class Sample(Transform):
     def __post_init__(self) -> None:
         if not self.model:
             raise UserError("Transform 'sample' needs model, a causal language model.")
-        if (self.classifier is None) == (self.rater is None):
-            raise UserError("Transform 'sample' needs what scores the samples: classifier and label, or rater.")
+        if self.classifier is not None and self.rater is not None:
+            raise UserError("Transform 'sample': give a classifier or a rater, not both.")
+        if not self.is_scored and self.share is not None:
+            raise UserError("Transform 'sample': share needs what scores the samples: classifier and label, or rater.")
         if (self.classifier is None) != (self.label is None):
             raise UserError("Transform 'sample': classifier and label go together.")
         if min(self.samples, self.length) < 1 or self.prompt_tokens < 0:
             raise UserError("Transform 'sample': samples and length are at least 1, and prompt_tokens at least 0.")
-        if not (self.temperature > 0 and 0 < self.top_p <= 1 and 0 < self.share <= 1):
+        if not (self.temperature > 0 and 0 < self.top_p <= 1 and 0 < self._share <= 1):
             raise UserError("Transform 'sample': temperature is above 0; top_p and share are above 0 and at most 1.")
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether samples have a score."""
+        return self.classifier is not None or self.rater is not None
+
+    @property
+    def _share(self) -> float:
+        return 0.5 if self.share is None else self.share
 
     def apply(self, documents: Documents, context: Context) -> Iterator[Document]:
         """Generate, score, and keep the best."""
-        score = self._scorer()
+        score = self._scorer(context) if self.is_scored else None
         texts, counts = self._sample(documents, context)
+        if score is None:
+            context.notes.update(counts)
+            yield from map(Document, texts)
+            return
         scores, losses = self._measure(texts, score, context)
+        is_known = np.isfinite(scores)
+        texts, scores, losses = (
+            [texts[place] for place in np.flatnonzero(is_known)],
+            scores[is_known],
+            losses[is_known],
+        )
         order = best_first(-scores if self.keep == "lowest" else scores, content_ranks(texts))
-        kept = np.sort(order[: max(1, round(self.share * len(order)))]) if len(order) else order
+        kept = np.sort(order[: max(1, round(self._share * len(order)))]) if len(order) else order
         context.notes.update(
             **counts,
-            curve=[self._point(share, order, scores, losses) for share in sorted({*SHARES, self.share}, reverse=True)],
+            without_score=int((~is_known).sum()),
+            curve=[
+                self._point(share, order, scores, losses) for share in sorted({*SHARES, self._share}, reverse=True)
+            ],
             dropped=[texts[place] for place in order[::-1][: min(EXAMPLES, len(order) - len(kept))].tolist()],
         )
         for place in kept.tolist():
@@ -201,19 +226,28 @@ class Sample(Transform):
             "perplexity": math.exp(min(float(nats.mean()), 700)) if len(nats) else None,
         }
 
-    def _scorer(self) -> Callable[[Sequence[str]], Sequence[float]]:
+    def _scorer(self, context: Context) -> Callable[[Sequence[str]], Iterable[float]]:
         if self.rater is not None:
-            rate = CachedFunction(self.rater, self.key, read_score, "rater")
-            return lambda texts: [rate(text)[0] for text in texts]
+            rate = CachedFunction(self.rater, self.key, read_rating, "rater", parse=read_number)
+
+            def score(texts: Sequence[str]) -> Iterator[float]:
+                yield from (math.nan if found is None else found for (found,) in rate.map(texts, len(texts)))
+                context.notes["rater"] = rate.account()
+
+            return score
         labeler = Labeler(str(self.classifier), self.length + self.prompt_tokens + 2)
         if self.label not in labeler.labels:
             known = ", ".join(labeler.labels)
             raise UserError(f"Transform 'sample': '{self.classifier}' lacks the label '{self.label}'; it has {known}.")
         place = labeler.labels.index(self.label)
-        return lambda texts: labeler.probabilities(texts)[0][:, place].tolist()
+        return lambda texts: (
+            float(one)
+            for first in range(0, len(texts), SCORED)
+            for one in labeler.probabilities(texts[first : first + SCORED])[0][:, place]
+        )
 
     def _measure(
-        self, texts: Sequence[str], score: Callable[[Sequence[str]], Sequence[float]], context: Context
+        self, texts: Sequence[str], score: Callable[[Sequence[str]], Iterable[float]], context: Context
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores and the losses, in nats per token, of texts (texts,)."""
         if context.load_model is None:
@@ -221,11 +255,13 @@ class Sample(Transform):
         loss = context.load_model(self.judge or self.model)
         scores, losses = list[float](), list[float]()
         with Progress("Scoring samples", len(texts), unit="samples", enabled=context.progress) as bar:
-            for first in range(0, len(texts), SCORED):
-                part = texts[first : first + SCORED]
-                scores += score(part)
-                losses += loss(part)
+            for one in score(texts):
+                scores.append(one)
                 bar.update(len(scores))
+        with Progress("Measuring samples", len(texts), unit="samples", enabled=context.progress) as bar:
+            for first in range(0, len(texts), SCORED):
+                losses += loss(texts[first : first + SCORED])
+                bar.update(len(losses))
         return np.array(scores), np.array(losses)
 
     def _sample(self, documents: Documents, context: Context) -> tuple[list[str], dict[str, int]]:

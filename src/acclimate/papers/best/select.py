@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,13 +26,14 @@ from acclimate.api import (
     fill_tokens,
     fingerprint,
     normalize_words,
-    read_score,
+    read_number,
+    read_rating,
     register_selection,
     settle,
     texts_fingerprint,
 )
 
-Score = Callable[[Sequence[str]], Sequence[float | None]]
+Score = Callable[[Sequence[str]], Iterable[float | None]]
 """Returns the score of each of several documents, or None for no score; higher is better."""
 BLOCK = 64
 """Documents that are scored at once."""
@@ -116,15 +117,6 @@ def train_classifier(target: Sequence[str], others: Sequence[str]) -> Score:
     return lambda texts: model.decision_function(list(texts)).tolist()
 
 
-def read_rating(returned: Any) -> list[float | None]:
-    """Return the score that a rater returned; None if it gives none.
-
-    Raises:
-        ValueError: If it is not a finite number.
-    """
-    return [None] if returned is None else [*read_score(returned)]
-
-
 def divide(budget: int, sizes: np.ndarray) -> np.ndarray:
     """Return whole numbers in proportion to sizes, with ``budget`` as their sum (largest remainders)."""
     shares = budget * sizes / sizes.sum()
@@ -149,7 +141,9 @@ class Best(Budget):
             without one, of a trigram model of the target text; ``domain`` for a classifier that tells the target text
             from others; or ``rater``.
         rater: ``FILE.py:FUNCTION``: a function from a text to a number, or None for no score, such as a rater of
-            quality; in Python the function itself. It is called once for each document.
+            quality; in Python the function itself. Or a language model as a writer with its options, in quotation
+            marks: ``rater="http://HOST:PORT/v1 model=NAME prompt='... {text}'"``; the first number in its answer
+            is the score. It is asked once for each document.
         key: What identifies the rater in the cache, such as the version of a service; by default its code.
         model: Language model whose loss is measured: a folder or a name on the Hugging Face Hub.
         against: The other texts of the classifier: a sample of the ``pool``, or the ``general`` text.
@@ -264,16 +258,26 @@ class Best(Budget):
         file = cache_folder() / "scores" / f"{key}.npy"
         if file.is_file():
             return np.load(file)
-        score, found = self._scorer(documents, context), list[float]()
+        found = list[float]()
         with Progress("Scoring documents", len(documents), unit="documents", enabled=context.progress) as bar:
-            for first in range(0, len(documents), BLOCK):
-                values = score(documents[first : first + BLOCK])
-                found += [math.nan if value is None else float(value) for value in values]
+            for value in self._scores(documents, context):
+                found.append(math.nan if value is None else float(value))
                 bar.update(len(found))
         scores = np.nan_to_num(np.array(found), nan=-np.inf)
         with atomic_file(file) as stream:
             np.save(stream, scores)
         return scores
+
+    def _scores(self, documents: Documents, context: OperationContext) -> Iterator[float | None]:
+        """Yield the score of each document."""
+        if self.rater is not None:
+            rate = CachedFunction(self.rater, self.key, read_rating, "rater", parse=read_number)
+            yield from (score for (score,) in rate.map(documents, len(documents)))
+            context.notes["rater"] = rate.account()
+            return
+        score = self._scorer(documents, context)
+        for first in range(0, len(documents), BLOCK):
+            yield from score(documents[first : first + BLOCK])
 
     def _scorer(self, documents: Documents, context: OperationContext) -> Score:
         """Return the function that scores documents."""
@@ -288,9 +292,6 @@ class Best(Budget):
                     documents[int(place)] for place in content_order(documents, self.seed)[:CLASSIFIER_DOCUMENTS]
                 ]
             return train_classifier(target[:CLASSIFIER_DOCUMENTS], list(others)[:CLASSIFIER_DOCUMENTS])
-        if self.rater is not None:
-            rate = CachedFunction(self.rater, self.key, read_rating, "rater")
-            return lambda texts: [rate(text)[0] for text in texts]
         if self.model is None:
             ngrams = NgramModel(target)
             return lambda texts: list(map(ngrams.score, texts))

@@ -101,7 +101,8 @@ class Passages(Transform):
         temperature: Temperature of its sampling, as in the released code.
         top_p: Probability of the most probable tokens that it samples from, as in the released code.
         seed: Random seed of its sampling.
-        generator: A function from a prompt to passages, as ``by`` of ``generate``.
+        generator: A function from a prompt to passages, or a language model, which writes one; as ``by`` of
+            ``generate``, with options in quotation marks.
         prompt: The prompt; ``{entity}`` is the entity. The default is from the released code.
         key: What identifies the function, as ``key`` of ``generate``.
         stop_words: Stop words that end a phrase: ``english``, ``none``, a file, or a language of ``stop-words``.
@@ -230,16 +231,17 @@ class Passages(Transform):
             generate = self._sampling(self.model)
         else:
             assert self.generator is not None
-            generate = CachedFunction(self.generator, self.key, read_documents)
+            generate = CachedFunction(self.generator, self.key, read_documents, prompt="{text}")
             made_with = {} if self.key is None else {"made_with": self.key}
         empty = 0
         with Progress("Generating passages", len(entities), unit="entities", enabled=context.progress) as bar:
-            for number, entity in enumerate(entities):
-                made = generate(self.prompt.replace("{entity}", entity))[: self.passages]
+            prompts = (self.prompt.replace("{entity}", entity) for entity in entities)
+            for number, (entity, found) in enumerate(zip(entities, generate.map(prompts, len(entities)), strict=True)):
+                made = found[: self.passages]
                 empty += not made
                 for text, fields in made:
                     yield Document(text, {**fields, "entities": [entity], "made_by": generate.name, **made_with})
-                bar.update(number + 1)
+                bar.update(number + 1, generate.rate())
         context.notes.update(generate.account(), without_passage=empty)
 
     def _sampling(self, model: str) -> CachedFunction:

@@ -277,7 +277,8 @@ class Refine(Transform):
             lines; or ``program``, a function of the user, for example around a model of ProX.
         lines: JSON lines with ``text`` and ``label`` (``keep`` or ``remove``), from which the classifier learns.
         threshold: Probability from which the classifier removes a line.
-        program: ``FILE.py:FUNCTION``: a function from a document to its program. Programs are cached per document.
+        program: ``FILE.py:FUNCTION``: a function from a document to its program; or a language model as a writer with
+            its options, in quotation marks, see ``generate``. Programs are cached per document.
         key: What identifies the function in the cache, such as the version of its model; by default its code.
         errors: Malformed calls from which a program is ignored, 2 in the released code.
         removed: Share of the words from which a document is dropped rather than shortened.
@@ -316,13 +317,12 @@ class Refine(Transform):
 
     def apply(self, documents: Documents, context: OperationContext) -> Iterator[str]:
         """Clean the documents."""
-        write = self._programmer()
         calls: Counter[str] = Counter()
         counts: Counter[str] = Counter()
         malformed, dropped = list[str](), list[str]()
-        for text in documents:
+        for text, program in zip(documents, self._programs(documents, context), strict=True):
             check_stop()
-            outcome = execute(write(text), text)
+            outcome = execute(program, text)
             calls.update(outcome.calls)
             counts["malformed_calls"] += len(outcome.malformed)
             malformed += outcome.malformed[: EXAMPLES - len(malformed)]
@@ -346,6 +346,15 @@ class Refine(Transform):
             dropped += [text] if len(dropped) < EXAMPLES else []
         context.notes.update(calls=dict(calls), **counts, malformed_examples=malformed, dropped=dropped)
 
+    def _programs(self, documents: Documents, context: OperationContext) -> Iterator[str]:
+        """Yield the program of each document."""
+        if self.program is None:
+            yield from map(self._programmer(), documents)
+            return
+        write = CachedFunction(self.program, self.key, read_program, "program")
+        yield from (str(program) for (program,) in write.map(documents, len(documents)))
+        context.notes["writer"] = write.account()
+
     def _programmer(self) -> Program:
         """Return the function that writes the program of a document."""
         if self.lines is not None:
@@ -357,7 +366,4 @@ class Refine(Transform):
                 return "\n".join(remove_where([bool(line.strip()) and p >= self.threshold for line, p in pairs]))
 
             return remove
-        if self.program is None:
-            return write_by_rules
-        call = CachedFunction(self.program, self.key, read_program, "program")
-        return lambda text: str(call(text)[0])
+        return write_by_rules

@@ -19,13 +19,14 @@ from acclimate.base.device import Precision, autocast
 from acclimate.base.errors import UserError, warn_once
 from acclimate.base.files import read_json_object, write_json
 from acclimate.base.limits import LimitedTemplate
-from acclimate.base.registry import identify_function, load_function
+from acclimate.base.registry import load_function
 from acclimate.data.chat import TemplateError, encode_answers, find_answers, plain_ids, special_tokens
 from acclimate.data.reading import DEFAULT_READING, ReadingOptions
 from acclimate.data.rows import Row, column_names, is_missing
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.data.tokenizing import read_as_text
-from acclimate.data.transform.generate import CachedFunction, read_score
+from acclimate.data.transform.generate import CachedFunction, read_number, read_score
+from acclimate.data.writers import identify_writer, is_model
 from acclimate.evaluation.answers import SCORE, AnswerScoring, extract
 from acclimate.evaluation.lm_loss import read_for_scoring
 from acclimate.evaluation.scoring import Scoring
@@ -52,6 +53,11 @@ from acclimate.tasks.sources import read_every_row
 SETTINGS_FILE = "generation.json"
 """File of a fine-tuned model with its settings of prompts and answers."""
 AFTER_QUESTION = "\nQuestion:"
+JUDGE_PROMPT = (
+    "Question:\n{question}\n\nReference answers:\n{references}\n\nAnswer to grade:\n{answer}\n\n"
+    "How well does this answer agree with the references? Reply with one number from 0 (wrong) to 1 (right)."
+)
+"""What a model reads that scores answers, unless the user gives another prompt."""
 
 
 @dataclass
@@ -269,7 +275,7 @@ class Generation(TaskKind):
     def configured(self, task: GenerationTask, given: Any) -> GenerationTask:
         """Return the task with the function that scores answers."""
         scorer = given.get("scorer")
-        return replace(task, scorer=identify_function(scorer, "scorer")) if scorer else task
+        return replace(task, scorer=identify_writer(scorer, "scorer")) if scorer else task
 
     def is_model_of(self, path: str | Path, task: GenerationTask) -> bool:
         """Return whether a model is a decoder, which can answer without a head."""
@@ -410,8 +416,10 @@ class AnswerLearner(Learner):
         gold = [gold_answers(item, self.head.pattern) for item in items]
         predicted: list[list[Any]] = [[extract(self.head.pattern, one.text)] for one in written]
         if self._scorer is not None:
-            for item, shown, references in zip(items, predicted, gold, strict=True):
-                shown.append(score_answer(self._scorer, item.text, shown[0], references))
+            each = zip(items, predicted, gold, strict=True)
+            texts = (join_answer(item.text, shown[0], references) for item, shown, references in each)
+            for shown, (score,) in zip(predicted, self._scorer.map(texts, len(items)), strict=True):
+                shown.append(float(score))
         scoring = self.task.scoring(split)
         scores = {name: scoring.item_scores(gold, predicted, name) for name in scoring.metrics}  # type: ignore[attr-defined]
         metrics: dict[str, Any] = {name: scoring.score(gold, predicted, name) for name in scoring.metrics}
@@ -425,28 +433,45 @@ class AnswerLearner(Learner):
         return EvaluationResult(metrics, gold, predicted, kept)
 
 
-def _call_scorer(scorer: Callable[..., Any], text: str) -> float:
-    """Call a function of the user with a question, an answer and references, from JSON.
+def _read_grade(returned: Any) -> list[float]:
+    """Return the score that a scorer gives.
 
     Raises:
-        ValueError: If it returns no number from 0 to 1.
+        ValueError: If it is no number from 0 to 1.
     """
-    score = float(scorer(*json.loads(text)))
+    if returned is None:
+        raise ValueError("the answer has no number")
+    (score,) = read_score(returned)
     if not 0 <= score <= 1:
         raise ValueError(f"a score is from 0 to 1, not {score:g}")
-    return score
+    return [score]
+
+
+def _call_scorer(scorer: Callable[..., Any], text: str) -> Any:
+    """Call a function of the user with a question, an answer and references, from JSON."""
+    return scorer(*json.loads(text))
+
+
+def _split_answer(text: str) -> dict[str, str]:
+    """Return what the names in the prompt of a judge stand for."""
+    question, answer, references = json.loads(text)
+    return {"question": question, "answer": answer, "references": "\n".join(references)}
 
 
 def cached_scorer(given: Any) -> CachedFunction:
-    """Return a function of the user that scores answers, which is called once for the same answer."""
-    made = CachedFunction(partial(_call_scorer, load_function(given, "scorer")), None, read_score, "scorer")
+    """Return what scores answers, a function of the user or a model, which is called once for the same answer."""
+    if is_model(given):
+        return CachedFunction(
+            given, None, _read_grade, "scorer", prompt=JUDGE_PROMPT, parse=read_number, split=_split_answer
+        )
+    made = CachedFunction(partial(_call_scorer, load_function(given, "scorer")), None, _read_grade, "scorer")
     made.name = str(getattr(given, "__name__", given)).rpartition(":")[2]
     return made
 
 
-def score_answer(scorer: CachedFunction, question: str, answer: str, references: Sequence[str]) -> float:
-    """Return the score that a function gives to an answer."""
-    return float(scorer(json.dumps([question, answer, list(references)], ensure_ascii=False))[0])
+def join_answer(question: str, answer: str, references: Sequence[str]) -> str:
+    """Return what a scorer reads."""
+    return json.dumps([question, answer, list(references)], ensure_ascii=False)
 
 
 def compare_with_people(scorer: CachedFunction, source: str | Path) -> dict[str, Any]:
@@ -462,21 +487,22 @@ def compare_with_people(scorer: CachedFunction, source: str | Path) -> dict[str,
     for name in ("question", "answer", SCORE):
         if name not in names:
             raise UserError(f"'{source}' has no column '{name}'; it needs question, answer and score.")
-    pairs = []
+    people, texts = list[float](), list[str]()
     for where, row in rows:
         given: Any = row.get("references")
         listed = [] if is_missing(given) else [given] if isinstance(given, str) else list(given)
         try:
-            theirs = float(row[SCORE])
+            given_score = float(row[SCORE])
         except (TypeError, ValueError):
-            theirs = -1.0
-        if not 0 <= theirs <= 1:
+            given_score = -1.0
+        if not 0 <= given_score <= 1:
             raise UserError(f"{where}: '{SCORE}' is {row[SCORE]!r:.40}; it must be a number from 0 to 1.")
-        pairs.append((theirs, score_answer(scorer, str(row["question"]), str(row["answer"]), listed)))
-    people, ours = np.asarray(pairs).T
-    varies = people.std() > 0 and ours.std() > 0
+        people.append(given_score)
+        texts.append(join_answer(str(row["question"]), str(row["answer"]), listed))
+    theirs, ours = np.asarray(people), np.asarray([score for (score,) in scorer.map(texts, len(texts))])
+    varies = theirs.std() > 0 and ours.std() > 0
     return {
-        "rows": len(pairs),
-        "correlation": float(np.corrcoef(people, ours)[0, 1]) if varies else None,
-        "difference": float(np.abs(people - ours).mean()),
+        "rows": len(people),
+        "correlation": float(np.corrcoef(theirs, ours)[0, 1]) if varies else None,
+        "difference": float(np.abs(theirs - ours).mean()),
     }
