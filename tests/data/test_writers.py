@@ -314,7 +314,7 @@ for one in open_writer(sys.argv[1], model="m", concurrency=4).write(map(str, ran
 
 
 @pytest.mark.slow
-def test_a_killed_process_repeats_no_answer_that_it_got():
+def test_a_killed_process_repeats_no_answer_that_it_got(tmp_path):
     sent = []
 
     def answer(prompt, number):
@@ -334,6 +334,8 @@ def test_a_killed_process_repeats_no_answer_that_it_got():
         ]
         made = [process.communicate()[0].split("\n")[:-1] for process in processes]
     assert made == [[f"about {number}" for number in range(60)]] * 2
+    # A claim is left only if its process was killed between writing the answer and releasing it.
+    assert all(lock.with_suffix(".json").is_file() for lock in (tmp_path / "cache").rglob("*.lock"))
     assert len(set(sent)) == 60 and len(sent) <= 60 + 3 * 4  # at most what was under way at each kill
 
 

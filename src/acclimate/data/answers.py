@@ -110,9 +110,14 @@ class AnswerStore:
         lock = self._lock(digest)
         lock.parent.mkdir(parents=True, exist_ok=True)
         with self._mutex:
-            self._is_held = self._is_held or self._process.take()
+            if not self._is_held:
+                for other in self._folder.glob(".*.lock"):  # of processes that were killed
+                    if (left := Claim(other)).take():
+                        left.release()
+                self._is_held = self._process.take()
         with suppress(OSError):  # it exists, or the file system knows no links
             os.link(self._process.path, lock)
+            self._others.pop(digest, None)
             return True
         return self._others.setdefault(digest, Claim(lock)).take()
 
@@ -122,6 +127,10 @@ class AnswerStore:
             claim.release()
         else:
             self._lock(digest).unlink(missing_ok=True)
+
+    def forget(self, digest: str) -> None:
+        """Watch the claim of another process no longer."""
+        self._others.pop(digest, None)
 
     def _file(self, digest: str) -> Path:
         return self._folder / digest[:2] / f"{digest}.json"
@@ -290,4 +299,6 @@ class Asking(Generic[T]):
             left = {one: left[one] for one in left if one not in asked and self._store.find(one) is None}
             if left and not self.ended.wait(POLL_SECONDS):
                 check_stop()
+        for digest in items:
+            self._store.forget(digest)
         return asked

@@ -259,7 +259,8 @@ class Writer:
 
     def __init__(self, by: Any, options: PromptOptions, what: str, key: Key | None) -> None:
         """Set what writes; nothing is loaded or called yet."""
-        self._what, self._options, self._model = what, options, None
+        self._what, self._options = what, options
+        self._model: Any = None
         self._counts = dict.fromkeys(("from_cache", "tokens_read", "tokens_written"), 0)
         self._counts |= dict.fromkeys(("refused", "truncated", "empty", "rejected", "repeated"), 0)
         self._seen, self._budget, self._said = set[bytes](), Budget(options), ""
@@ -294,7 +295,8 @@ class Writer:
         filled = (self._fill(one) for one in requests)
         try:
             for values, cached in self._asking.map(filled):
-                answer = Answer(*values[:4], cached)
+                text, ended, read, written = values
+                answer = Answer(text, ended, read, written, cached)
                 self._count(answer)
                 yield answer
                 done += 1
