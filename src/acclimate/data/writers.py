@@ -238,6 +238,14 @@ class Budget:
                     raise BudgetSpentError(f"{name}={limit:g}")
             self.calls += 1
 
+    def explain(self, error: BudgetSpentError, what: str, done: int, total: int | None) -> UserError:
+        """Return the error of a budget that is spent, after a number of answers of a total."""
+        left = "" if total is None else f"; at most {total - done:,} of {total:,} requests are left"
+        return UserError(
+            f"The budget {error} of the {what} is spent after {self.calls:,} calls{left}. The answers so far are in "
+            "the cache, so the same command continues from here."
+        )
+
     def spend(self, tokens: int) -> None:
         """Count tokens."""
         with self._mutex:
@@ -301,11 +309,7 @@ class Writer:
                 yield answer
                 done += 1
         except BudgetSpentError as error:
-            left = "" if total is None else f"; at most {total - done:,} of {total:,} requests are left"
-            raise UserError(
-                f"The budget {error} of the {self._what} is spent after {self._budget.calls:,} calls{left}. The "
-                "answers so far are in the cache, so the same command continues from here."
-            ) from None
+            raise self._budget.explain(error, self._what, done, total) from None
         if self._endpoint is not None and self._said and self._counts["rejected"] == done:
             raise UserError(f"The endpoint rejects every request of the {self._what}: {self._said}.")
 

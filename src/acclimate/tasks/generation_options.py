@@ -71,8 +71,10 @@ class GenerationOptions:
             "Python function of question, answer and list of references that returns a score from 0 to 1, as "
             "FILE.py:FUNCTION.",
             DATA,
-            more="Such as a judge. Its score is the first metric. It is called once for the same answer, also in "
-            "later runs; a change of its file calls it again.",
+            more="Or a language model as a judge, 'http://HOST:PORT/v1 model=NAME' or 'model:PATH', with "
+            "``prompt='... {question} {references} {answer}'`` if the default does not fit; the first number of its "
+            "answer is the score. The score is the first metric. It is asked once for the same answer, also in later "
+            "runs; a change of the file of a function calls it again.",
         ),
     ] = None
     scorer_labels: Annotated[

@@ -99,7 +99,8 @@ def test_a_damaged_answer_is_generated_again(plugin, monkeypatch, tmp_path):
     for kept in (tmp_path / "cache" / "answers").rglob("*.json"):
         kept.write_bytes(kept.read_bytes()[:-5] if b"about a" in kept.read_bytes() else kept.read_bytes())
     again = CachedFunction(f"{file}:summaries", None, read_documents)
-    assert [again("a"), again("b"), again("a")] == [*before, before[0]] and (again.calls, again.cached) == (1, 2)
+    assert [again("a"), again("b"), again("a")] == [*before, before[0]]
+    assert again.account() == {"generator": "summaries", "calls": 1, "from_cache": 2}
     assert calls == ["a", "b", "a"]
 
 
@@ -146,6 +147,33 @@ def test_endpoints_are_given_wherever_functions_are(operation, answer, tmp_path,
         made = (select if "best" in given else transform)(["one line\n" + "word " * 20], given)
         notes = str(find_accounts(made)[0].notes)
     assert len(server.bodies) == 1 and "'calls': 1" in notes and list(made)
+
+
+def test_a_budget_and_calls_at_once_are_for_functions_too(plugin):
+    file, calls = plugin
+    by = f"{file}:summaries"
+    with pytest.raises(UserError, match="budget max_calls=2 of the generator is spent after 2 calls; at most 3 of 5"):
+        transform(Corpus.of(list("abcde")), {"generate": {"by": by, "max_calls": 2}})
+    made = transform(Corpus.of(list("abcde")), {"generate": {"by": by, "concurrency": 3}})
+    assert list(made)[::2] == [f"about {one}" for one in "abcde"] and sorted(calls) == list("abcde")
+
+
+def test_a_key_stays_in_its_variable(tmp_path, monkeypatch, capfd):
+    (tmp_path / "text.txt").write_text("one\ntwo\n")
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("A_KEY", "sk-7f3a-secret")
+    with serve() as server:
+        by = f"generate by={server.url} model=m prompt={{text}}"
+        for number, option in enumerate(("key_env=A_KEY", "key_env=sk-7f3a-secret")):
+            words = ["transform", "--corpus", tmp_path / "text.txt", "--by", f"{by} {option}"]
+            words += ["--out", tmp_path / f"{number}.jsonl", "--json"]
+            monkeypatch.setattr(sys, "argv", ["acclimate", *map(str, words)])
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+            assert bool(ended.value.code) == (number == 1)
+    texts = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(server.bodies) == 2 and len(texts) > 5
+    assert not any("sk-7f3a-secret" in text for text in (*texts, *capfd.readouterr()))
 
 
 def test_a_dry_run_calls_nothing(tmp_path, monkeypatch, capsys):

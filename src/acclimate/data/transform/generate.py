@@ -16,6 +16,8 @@ from acclimate.data.documents import hash_document
 from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.data.pool import Document, Documents
 from acclimate.data.writers import (
+    Budget,
+    BudgetSpentError,
     Key,
     PromptOptions,
     Request,
@@ -89,8 +91,6 @@ class CachedFunction:
 
     Attributes:
         name: Name of the function or model.
-        calls: Number of texts for which it was called.
-        cached: Number of texts whose values were in the cache.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class CachedFunction:
         Raises:
             UserError: If there is no such function, or an option is wrong.
         """
-        self._read, self._what, self._parse, self._split, self.calls, self.cached = read, what, parse, split, 0, 0
+        self._read, self._what, self._parse, self._split, self._cached = read, what, parse, split, 0
         check_writer(given, options, what)
         by, found = parse_writer(given, options, what)
         self._writer: Writer | None = None
@@ -130,6 +130,7 @@ class CachedFunction:
             self._writer = Writer(by, found, what, key)
             self.name = self._writer.name
             return
+        self._budget = Budget(found)
         self._function, identity = load_function(by, what), identify_function(by, what, key)
         self.name = identity.split()[0].rpartition(".")[2]
         store = AnswerStore([read.__name__, identity])
@@ -158,16 +159,21 @@ class CachedFunction:
             for answer in self._writer.write((self._request(text) for text in texts), total):
                 yield call_function(self._parse, self._what, self.name, answer.text, self._read)
             return
-        for values, is_cached in self._asking.map(texts):
-            self.cached += is_cached
-            yield values
+        done = 0
+        try:
+            for values, is_cached in self._asking.map(texts):
+                self._cached += is_cached
+                yield values
+                done += 1
+        except BudgetSpentError as error:
+            raise self._budget.explain(error, self._what, done, total) from None
 
     def _request(self, text: str) -> Request:
         return Request(fill_prompt(self._prompt, self._split(text)))
 
     def _ask(self, texts: Sequence[str]) -> list[tuple[list[Any], bool]]:
         (text,) = texts
-        self.calls += 1
+        self._budget.take()
         return [(call_function(self._function, self._what, self.name, text, self._read), True)]
 
     def rate(self) -> str:
@@ -178,7 +184,7 @@ class CachedFunction:
         """Return what an account says of the function or model."""
         if self._writer is not None:
             return self._writer.account()
-        return {"generator": self.name, "calls": self.calls, "from_cache": self.cached}
+        return {"generator": self.name, "calls": self._budget.calls, "from_cache": self._cached}
 
 
 def fill_prompt(template: str, fields: Mapping[str, str]) -> str:
