@@ -117,7 +117,7 @@ def test_answers_of_a_batch_are_those_of_single_prompts(monkeypatch):
         expected.append(tokenizer.decode(made, skip_special_tokens=True))
         finished += tokenizer.eos_token_id in made
     assert answers == expected and unfinished == len(prompts) - finished
-    monkeypatch.setattr(generating, "micro_batch_tokens", lambda model: 1)
+    monkeypatch.setattr(generating, "micro_batch_tokens", lambda model, **_: 1)
     assert generate_answers(model, tokenizer, prompts, 6)[0] == expected
 
 

@@ -96,6 +96,8 @@ REPLAYED = [
     Case("a share for one of two", f"{TEXT} --replay wiki.txt=0.1 --replay text.txt", 2, r"text\.txt' has none", WIKI),
     Case("two shares of one text", f"{TEXT} --replay wiki.txt=0.1 --replay wiki.txt=0.2", 2, r"twice", WIKI),
     Case("a share of no text", f"{TEXT} --replay-share 0.2", 2, r"Give it as --replay 'wiki.txt=0.1'"),
+    Case("text that an encoder writes", f"{TEXT} --replay self", 2, r"does not write text.*--replay wiki\.txt"),
+    Case("an option of what is written", f"{TEXT} --replay 'self top=1'", 2, r"'top'.*top_p"),
     Case("conversations in an encoder", f"{TEXT} --replay chat:chat.jsonl", 2, r"for causal language models", CHAT),
     Case("text as conversations", f"{TEXT} --replay chat:text.txt", 2, r"holds no conversations.*'messages'"),
     Case(

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from acclimate.adaptation.replay_options import SelfReplay
 from acclimate.base.errors import UserError
 from acclimate.study.compare import prepare
 from acclimate.study.config import StudyConfig
@@ -181,3 +182,18 @@ def test_the_monitor_measures_the_held_out_and_the_general_text_of_the_study(fol
     assert not {"monitor", "patience", "general"} & pilot.options.keys()
     with pytest.raises(UserError, match="the study itself sets 'general'"):
         planned(folder, adapt={"tokens": 1000, "general": "general.txt"})
+
+
+def test_what_models_write_themselves_is_replayed_instead_of_general_text(folder):
+    keys = set()
+    for given in ("self=0.2", "self=0.2 top_p=0.9", {"self": 0.3}):
+        inputs, (job,) = planned(folder, adapt={"tokens": 1000, "replay": given})
+        ((source, share),) = job.options["replay"].items()
+        assert isinstance(source, SelfReplay) and share == job.settings["read"][0]["share"]
+        keys.add(job.key)
+        (note,) = replay_notes(inputs)
+        assert "come from self, text that each model writes before it is adapted (decoder: lm)" in note
+    assert len(keys) == 3
+    values = {"models": ["m"], "methods": ["lm"], "domains": [{"name": "d", "corpus": "text"}]}
+    config = StudyConfig.of(values | {"adapt": {"replay": ["self=0.1", "a.txt=0.2"]}}).relative_to(folder)
+    assert config.adapt.replay == {"self": 0.1, str(folder / "a.txt"): 0.2}

@@ -31,7 +31,7 @@ from acclimate.adaptation.inputs import (
 from acclimate.adaptation.method import REGISTRY, AdaptContext, Method, reads_context
 from acclimate.adaptation.mlm_head import warm_up_head
 from acclimate.adaptation.options import HEAD_TOKENS, AdaptCommand, AdaptOptions
-from acclimate.adaptation.replay_options import REPLAY_OPTIONS
+from acclimate.adaptation.replay_options import REPLAY_OPTIONS, is_self
 from acclimate.adaptation.result import (
     AdaptResult,
     describe_kept_steps,
@@ -136,6 +136,7 @@ def plan_run(options: AdaptOptions) -> Run:
         UserError: As :func:`adapt`.
     """
     run = _open_run(options)
+    run.dry = True
     if not run.method.stages():
         _load(run)
         _read(run)
@@ -158,7 +159,7 @@ def _from_anywhere(replay: Any) -> Any:
     def locate(source: Any) -> Any:
         prefix = "chat:" if str(source).startswith("chat:") else ""
         place = Path(str(source).removeprefix(prefix)).expanduser()
-        return f"{prefix}{place.absolute()}" if place.exists() else source
+        return f"{prefix}{place.absolute()}" if place.exists() and not is_self(source) else source
 
     if isinstance(replay, dict):
         return {locate(source): share for source, share in replay.items()}

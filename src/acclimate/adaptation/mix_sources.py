@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from acclimate.adaptation.mixture import MIX_FILE, MixedText, Mixture, mean_length
-from acclimate.adaptation.replay_options import CHAT, GENERAL, MEMORIES, find_memory, list_replayed
+from acclimate.adaptation.replay_options import CHAT, GENERAL, MEMORIES, SELF, SelfReplay, find_memory, list_replayed
 from acclimate.adaptation.run import Feature, Run, warn_of_cuts
 from acclimate.adaptation.source_measures import watch_sources
 from acclimate.base.errors import UserError
 from acclimate.base.files import cache_folder
 from acclimate.base.options import values
-from acclimate.base.progress import report_text
+from acclimate.base.progress import print_message, report_text
 from acclimate.data.chat import Chats, check_chat_tokenizer, tokenize_chats
 from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.mix.base import DOMAIN, Mix, read_mix
@@ -26,6 +27,7 @@ from acclimate.data.reading import text_options
 from acclimate.data.token_dataset import RowSubset, TokenDataset
 from acclimate.data.tokenizing import tokenize
 from acclimate.engine.trainer import CallbackFactory
+from acclimate.models.loading import load_tokenizer
 
 HELDOUT_TEXTS, HELDOUT_SHARE = 64, 0.05
 """Texts of each source that are not trained on if a mix measures the loss on them, and their maximum share."""
@@ -35,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Source:
-    """Text or conversations that are read next to the domain text.
+    """Text or conversations that are read next to the domain text; a model may still have to write them.
 
     Attributes:
         text: The text.
@@ -43,14 +45,16 @@ class Source:
         name: The name that the user gave it; empty if it is replayed.
     """
 
-    text: Corpus | Chats
+    text: Corpus | Chats | SelfReplay
     share: float | None
     name: str = ""
 
     def identity(self) -> dict[str, Any]:
         """Return the entry of the configuration that is recorded."""
-        kind = "chat" if isinstance(self.text, Chats) else "text"
         rest = {"name": self.name} if self.share is None else {"share": self.share}
+        if isinstance(self.text, SelfReplay):
+            return {SELF: self.text.identity(), **rest}
+        kind = "chat" if isinstance(self.text, Chats) else "text"
         return {kind: self.text.fingerprint, **rest}
 
 
@@ -83,6 +87,8 @@ def open_sources(given: Mapping[str, Any], kept: Corpus | None = None) -> list[S
     for kind, what, share in list_replayed(given.get("replay")):
         if kind in MEMORIES:
             found += [] if kept is None else [Source(kept, share)]
+        elif kind == SELF:
+            found.append(Source(what, share))
         elif kind == CHAT or isinstance(what, Chats):
             found.append(Source(what if isinstance(what, Chats) else Chats(what), share))
         elif isinstance(what, str) and what == GENERAL:
@@ -110,7 +116,8 @@ class Sources(Feature):
         """
         given = run.options
         self._kept = [memory.identity()] if (memory := find_memory(given.replay)) else []
-        self.sources = open_sources(values(given), run.carried.kept_texts())
+        opened = open_sources(values(given), run.carried.kept_texts())
+        self.sources = [part for source in opened for part in _by_author(source, given.model)]
         self.mix = None if given.mix is None else read_mix(given.mix)
         if (self.sources or self.mix) and not run.method.trains:
             raise UserError(
@@ -132,14 +139,20 @@ class Sources(Feature):
         }
 
     def prepare(self, run: Run) -> None:
-        """Check that the model can learn from conversations among the sources.
+        """Check that the model can learn from conversations among the sources, and write what it is to write.
 
         Raises:
             UserError: If it cannot.
         """
-        if not any(isinstance(source.text, Chats) for source in self.sources):
-            return
         virtual, kind = run.method.virtual_tokens, run.kind
+        written = [source.text for source in self.sources if isinstance(source.text, SelfReplay)]
+        if written and kind.uses_masking:
+            raise UserError(
+                f"A {kind.name} language model does not write text, so 'replay: {SELF}' is for causal ones; name "
+                "general text, as --replay wiki.txt, or use a method that needs none (docs/methods.md)."
+            )
+        if not any(isinstance(source.text, Chats) for source in self.sources) and not any(one.chat for one in written):
+            return
         if kind.uses_masking or virtual:
             what = "virtual tokens" if virtual else f"a {kind.name} language model"
             raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
@@ -156,7 +169,10 @@ class Sources(Feature):
         seed, texts = run.options.seed, [MixedText(self._names[0], run.rows, key=DOMAIN)]
         of_domain = {one["hash"] for one in run.text.contents()}
         for number, (name, source) in enumerate(zip(self._names[1:], self.sources, strict=True), 1):
-            texts.append(MixedText(name, _tokenize(source, run), source.share, source.name, number))
+            rows = self._written(source, run) if isinstance(source.text, SelfReplay) else _tokenize(source, run)
+            texts.append(MixedText(name, rows, source.share, source.name, number))
+            if isinstance(source.text, SelfReplay):
+                continue
             if of_domain & {one["hash"] for one in source.text.contents()}:
                 log.warning(
                     "'%s' is %s and is domain text as well, so it is read more often.",
@@ -176,6 +192,23 @@ class Sources(Feature):
         run.batch_size, run.mean_length = size, run.mixture.mean_length
         run.steps = run.mixture.plan(run.budget, run.progress)
 
+    def _written(self, source: Source, run: Run) -> TokenDataset:
+        """Return the rows of what a model writes, by default as many tokens as the training reads."""
+        from acclimate.adaptation.self_replay import write_rows
+
+        assert isinstance(source.text, SelfReplay)
+        mixed = sum(one.share is None for one in self.sources)
+        domain = (1 - sum(one.share or 0 for one in self.sources)) / (1 + mixed)
+        budget, mean = run.budget, run.rows.tokens / len(run.rows)
+        total = (budget.epochs or 1) * run.rows.tokens / domain
+        if budget.tokens is not None or budget.steps is not None:
+            total = budget.tokens or (budget.steps or 1) * run.choose_batch_size(mean) * mean
+        tokens = source.text.tokens or math.ceil(total * (source.share or 0))
+        if run.dry:  # placeholders: the number of steps depends on the lengths of rows alone
+            print_message(f"Replay: the model writes {tokens:,} tokens before the training.", run.progress)
+            return run.rows
+        return write_rows(source.text, tokens, run)
+
     def callbacks(self, run: Run) -> list[CallbackFactory]:
         """Let the engine record the losses of the sources; return what makes the callback that asks the mix."""
         return watch_sources(run) if run.mixture else []
@@ -192,7 +225,8 @@ class Sources(Feature):
     def finish(self, run: Run, folder: Path) -> None:
         """Warn of files whose rest could not be read."""
         for source in self.sources:
-            warn_of_cuts(source.text.report)
+            if not isinstance(source.text, SelfReplay):
+                warn_of_cuts(source.text.report)
 
 
 def _text_names(sources: Sequence[Source]) -> list[str]:
@@ -207,6 +241,7 @@ def _text_names(sources: Sequence[Source]) -> list[str]:
 
 def _tokenize(source: Source, run: Run) -> TokenDataset:
     """Return the rows of a source, and report what was left out of it."""
+    assert not isinstance(source.text, SelfReplay)
     tokenizer, cache, report = run.loaded.tokenizer, cache_folder() / "rows", source.text.report
     if isinstance(source.text, Chats):
         found = tokenize_chats(source.text, tokenizer, run.length, cache=cache)
@@ -270,7 +305,20 @@ def _hold_out(text: MixedText, rng: np.random.Generator) -> MixedText:
     )
 
 
-def text_name(text: Corpus | Chats) -> str:
+def _by_author(source: Source, model: Any) -> list[Source]:
+    """Return a source with the model that writes it, half of it as conversations if the model has a chat template."""
+    if not isinstance(source.text, SelfReplay) or source.share is None:
+        return [source]
+    given = replace(source.text, model=source.text.model or str(model() if callable(model) else model))
+    if given.chat is None:
+        given = replace(given, chat=bool(load_tokenizer(given.model or "").chat_template))
+    halves = [replace(given, chat=False), given] if given.chat else [given]
+    return [replace(source, text=half, share=source.share / len(halves)) for half in halves]
+
+
+def text_name(text: Corpus | Chats | SelfReplay) -> str:
     """Return the name of the first file of a text, and how many others there are."""
+    if isinstance(text, SelfReplay):
+        return f"{SELF} (chat)" if text.model and text.chat else SELF
     first, *others = [Path(str(source["name"])).name for source in text.contents()]
     return first + (f" and {len(others)} more" if others else "")

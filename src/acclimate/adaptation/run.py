@@ -137,6 +137,7 @@ class Run:
         engine: Computes the gradients of a step.
         collator: Makes its micro-batches.
         result: The result.
+        dry: Whether it is only planned, so that nothing is written that costs time.
     """
 
     options: AdaptOptions
@@ -175,6 +176,7 @@ class Run:
     engine: Engine = field(init=False)
     collator: Collator = field(init=False)
     result: AdaptResult = field(init=False)
+    dry: bool = False
 
     def __post_init__(self) -> None:
         """Name the domain text."""

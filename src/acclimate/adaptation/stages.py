@@ -9,6 +9,7 @@ from pathlib import Path
 
 from acclimate.adaptation.method import Method
 from acclimate.adaptation.options import NO_SIMILARITY
+from acclimate.adaptation.replay_options import written_by
 from acclimate.adaptation.result import AdaptResult, open_work_folder, read_manifest
 from acclimate.adaptation.run import Run
 from acclimate.base.files import MANIFEST_FILE, atomic_folder, read_lines, record_files, write_json
@@ -46,6 +47,7 @@ def adapt_in_stages(adapt: Callable[..., AdaptResult], run: Run) -> AdaptResult:
     # only the last model is measured, but for the losses during the training
     options |= {"progress": run.progress, "similarity": NO_SIMILARITY, "instructions": False}
     options |= {} if run.options.heldout is not None else {"general": None}
+    options["replay"] = written_by(options["replay"], str(model))  # not by the model of an earlier stage
     stages = method.stages()
     work = stages_folder(out)
     open_work_folder(work, config, group)

@@ -376,7 +376,8 @@ def _replay_section(manifest: Mapping[str, Any]) -> tuple[str, str]:
 def _public_name(text: Mapping[str, Any], number: int) -> str:
     """Return the name of a text of a mix: one that the user chose, but none of a file."""
     name = str(text["name"])
-    return name if not number or "source" in text or name.startswith("hf:") else f"replayed text {number}"
+    own = name in ("self", "self (chat)")  # written by the model
+    return name if not number or own or "source" in text or name.startswith("hf:") else f"replayed text {number}"
 
 
 _EXCLUDED_COUNTS = {

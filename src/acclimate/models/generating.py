@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,19 +27,22 @@ class Decoding:
         stop: Strings at which the text ends; they are not part of it.
         temperature: Temperature of sampling; 0 takes the most likely token.
         seed: Random seed of sampling. What is sampled also depends on which rows are written in one call.
+        top_p: With sampling, the probability of the most likely tokens together that are sampled from; 1 for all.
     """
 
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
     seed: int = 0
+    top_p: float = 1.0
 
 
 class Written(NamedTuple):
-    """A text that a model wrote, and whether it ended by itself or at a stop string."""
+    """A text that a model wrote, whether it ended by itself or at a stop string, and its tokens without the end."""
 
     text: str
     finished: bool
+    tokens: int = 0
 
 
 def render_prompt(
@@ -68,6 +71,9 @@ def write_texts(
     rows: Sequence[Sequence[int]],
     decoding: Decoding,
     flag: str = "--max-new-tokens",
+    times: int = 1,
+    on_step: Callable[[int], None] | None = None,
+    more_ends: Sequence[int] = (),
 ) -> list[Written]:
     """Return what a model writes after each row of token ids.
 
@@ -80,6 +86,9 @@ def write_texts(
         rows: The ids of each prompt, special tokens included.
         decoding: How texts are written.
         flag: The option of the maximum tokens, for messages.
+        times: Factor on the usual tokens per batch, as far as memory allows.
+        on_step: Called after each step with the tokens written so far, those after the ends of texts included.
+        more_ends: Ids at which a text ends, in addition to those of the model.
 
     Raises:
         UserError: If a prompt and its text do not fit into the positions of the model.
@@ -93,17 +102,18 @@ def write_texts(
         )
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = tokenizer.eos_token_id if ends is None else ends
-    final = {*(ends if isinstance(ends, list) else [ends])} - {None}
+    final = {*(ends if isinstance(ends, list) else [ends]), *more_ends} - {None}
     padding = next(one for one in (tokenizer.pad_token_id, *final, 0) if one is not None)
     sampling: dict[str, Any] = {"do_sample": False, "temperature": None}
     if decoding.temperature:
-        sampling = {"do_sample": True, "temperature": decoding.temperature}
+        sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p}
     made: list[Written] = [Written("", False)] * len(rows)
+    written = 0
     was_training = model.training
     model.eval()
     with preserve_rng_state(model.device):
         torch.manual_seed(decoding.seed)
-        for batch in token_budget_batches(rows, micro_batch_tokens(model), added=most):
+        for batch in token_budget_batches(rows, micro_batch_tokens(model, times=times), added=most):
             check_stop()
             width = len(rows[batch[0]])
             ids = torch.full((len(batch), width), padding)
@@ -111,16 +121,19 @@ def write_texts(
             for place, number in enumerate(batch):
                 ids[place, width - len(rows[number]) :] = torch.as_tensor(rows[number])
                 mask[place, width - len(rows[number]) :] = 1
+            watching: list[Any] = [_AtStrings(tokenizer, decoding.stop, width)] if decoding.stop else []
+            watching += [_Watched(on_step, written - width * len(batch))] if on_step else []
             with torch.inference_mode():
                 output = model.generate(  # type: ignore[operator]
                     input_ids=copy_to(ids, model.device),
                     attention_mask=copy_to(mask, model.device),
                     max_new_tokens=most,
                     **{"top_p": None, "top_k": None, **sampling},
-                    eos_token_id=ends,
+                    eos_token_id=sorted(final) or None,
                     pad_token_id=padding,
-                    stopping_criteria=[_AtStrings(tokenizer, decoding.stop, width)] if decoding.stop else None,
+                    stopping_criteria=watching or None,
                 )
+            written += output[:, width:].numel()
             for number, row in zip(batch, output[:, width:].tolist(), strict=True):
                 made[number] = _read(tokenizer, row, final, decoding.stop)
     model.train(was_training)
@@ -132,7 +145,19 @@ def _read(tokenizer: PreTrainedTokenizerBase, row: list[int], final: set[int], s
     end = next((place for place, one in enumerate(row) if one in final), None)
     text = str(tokenizer.decode(row[:end], skip_special_tokens=True))
     cuts = [place for one in stop if (place := text.find(one)) >= 0]
-    return Written(text[: min(cuts)] if cuts else text, bool(cuts) or end is not None)
+    return Written(text[: min(cuts)] if cuts else text, bool(cuts) or end is not None, len(row[:end]))
+
+
+class _Watched(StoppingCriteria):
+    """Reports the tokens written so far, and ends nothing."""
+
+    def __init__(self, report: Callable[[int], None], before: int) -> None:
+        self._report, self._before = report, before
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        """Return that no row has ended: (rows,)."""
+        self._report(self._before + input_ids.numel())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 class _AtStrings(StoppingCriteria):

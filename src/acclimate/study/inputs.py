@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from acclimate.adaptation.replay_options import CHAT, GENERAL, REPLAY_SHARE, TEXT, list_replayed
+from acclimate.adaptation.replay_options import CHAT, GENERAL, REPLAY_SHARE, SELF, TEXT, list_replayed
 from acclimate.base.errors import Problems, UserError, unknown_name_error
 from acclimate.base.options import MISSING, option_fields
 from acclimate.base.records import texts_fingerprint
@@ -268,7 +268,7 @@ class StudyInputs:
         """
         found, of_text = dict[Any, float](), False
         for kind, what, share in list_replayed(given.get("replay")):
-            of_text |= kind == TEXT
+            of_text |= kind in (TEXT, SELF)
             if isinstance(what, str) and what == GENERAL:
                 if share and self.unmeasured is None:
                     raise UserError(
@@ -276,7 +276,7 @@ class StudyInputs:
                         "more 'general' text."
                     )
                 what = self.unmeasured
-            elif kind != TEXT:
+            elif kind not in (TEXT, SELF):
                 what = Chats(what) if kind == CHAT else f"{kind}:{what}"
             elif isinstance(what, list | tuple):
                 what = as_corpus(what, text_options(given))

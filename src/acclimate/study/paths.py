@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from acclimate.adaptation.replay_options import CHAT, MEMORIES
+from acclimate.adaptation.replay_options import CHAT, MEMORIES, is_self
 from acclimate.adaptation.vocabulary_options import split_new_tokens
 from acclimate.base.errors import UserError
 from acclimate.base.files import is_written_as_path
@@ -124,7 +124,7 @@ def locate_text(source: str, folder: Path) -> str:
 
 
 def _keeps_texts(source: str) -> bool:
-    return source.partition(":")[0] in MEMORIES
+    return source.partition(":")[0] in MEMORIES or is_self(source)
 
 
 def locate_source(source: str | dict[str, str], folder: Path) -> str | dict[str, str]:

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from acclimate.adaptation.replay_options import SelfReplay
 from acclimate.base.device import KERNELS_VARIABLE
 from acclimate.base.records import Record, fingerprint, internal, optional
 from acclimate.data.task_kinds import find_task_kind
@@ -184,7 +185,12 @@ def replay_notes(inputs: StudyInputs) -> list[str]:
             if source.name
             else f"Replay: {100 * source.share:g} % of the training tokens come from {text_name(source.text)}"
         )
-        + f", without the documents that losses are measured on ({', '.join(readers)})."
+        + (
+            ", text that each model writes before it is adapted"
+            if isinstance(source.text, SelfReplay)
+            else ", without the documents that losses are measured on"
+        )
+        + f" ({', '.join(readers)})."
         for source, readers in inputs.mixed_in
     ]
 

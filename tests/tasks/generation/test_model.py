@@ -82,13 +82,13 @@ def test_answers_do_not_depend_on_the_batch_or_the_order(chat, tiny_llama, monke
         assert [one.text for one in head.write(items, "fp32")] == expected
         assert [one.text for one in head.write(items[::-1], "fp32")] == expected[::-1]
         with monkeypatch.context() as patch:
-            patch.setattr(generating, "micro_batch_tokens", lambda model: 1)
+            patch.setattr(generating, "micro_batch_tokens", lambda model, **_: 1)
             assert [one.text for one in head.write(items, "fp32")] == expected
         whole = expected[1]
         stop = whole[2:4]
         head.decoding = Decoding(6, stop=("not in it", stop))
         cut = head.write(items, "fp32")[1]
-        assert cut == (whole[: whole.index(stop)], True)
+        assert cut[:2] == (whole[: whole.index(stop)], True)
         head.decoding = Decoding(6, temperature=2.0, seed=1)
         sampled = head.write(items, "fp32")
         head.decoding = Decoding(6, temperature=2.0, seed=2)
