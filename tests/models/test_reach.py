@@ -38,10 +38,14 @@ def mixture(kind: str):
         for name, weight in model.named_parameters():
             if name.endswith(("mlp.gate.weight", "router.weight")):
                 weight.normal_(0, 0.3)
-    plain = copy.deepcopy(model)
-    attach(model)
-    attach(plain)
-    return model, plain
+    return model, copy.deepcopy(model)
+
+
+@torch.no_grad()
+def difference(model, other) -> float:
+    """The largest difference of the logits of two models."""
+    ids = [torch.as_tensor(text)[None] for text in PROBE]
+    return max(float((model(input_ids=text).logits - other(input_ids=text).logits).abs().max()) for text in ids)
 
 
 def names_of_linear_weights(model) -> set[str]:
@@ -66,7 +70,6 @@ def test_each_weight_is_reached_or_named_and_the_share_is_a_count_by_names(kind)
     left = {name: weight.numel() for name, weight in body.items() if name not in reached}
     total = sum(weight.numel() for weight in body.values())
     assert body.keys() > left.keys() and len(body_weights(model)) == len(body)
-    attach(model)
     said = ADAPTERS.make("lora", r=2).insert(model, probe=PROBE).describe()
     assert f"'lora' does not reach {sum(left.values()) / total:.1%} of the weights of the layers" in said
     assert sum(left.values()) / total < 0.2
@@ -94,15 +97,14 @@ def test_experts_are_adapted_merged_and_read_by_peft(tmp_path, kind, name):
     model, plain = mixture(kind)
     adapter = ADAPTERS.make(name, r=4).insert(model, probe=PROBE)
     assert len(adapter.experts) == len(stacked_experts(plain))
-    assert compare_logits(model, plain, adapter.probe)["absolute"] < 1e-5
+    assert difference(model, plain) < 1e-5
     torch.manual_seed(1)
     for value in model.parameters():
         if value.requires_grad:
             value.data += 0.05 * torch.randn_like(value)
     merged = adapter.merged()
-    assert compare_logits(model, plain, adapter.probe)["relative"] > 1e-3
-    assert compare_logits(merged, model, adapter.probe)["absolute"] < 1e-5
-    assert compare_logits(adapter.base(), plain, adapter.probe)["absolute"] == 0
+    assert difference(model, plain) > 1e-3 and difference(merged, model) < 1e-5
+    assert difference(adapter.base(), plain) == 0
     base = {name.replace(".base_layer", ""): value for name, value in model.named_parameters()}
     assert all(torch.equal(base[name], value) for name, value in plain.named_parameters())
     state, before = merged.state_dict(), plain.state_dict()
@@ -113,11 +115,24 @@ def test_experts_are_adapted_merged_and_read_by_peft(tmp_path, kind, name):
     assert (tmp_path / "adapter").exists() != (kind == "deepseek_v3"), "peft takes its dense layers for experts"
     if kind != "deepseek_v3":
         loaded = peft.PeftModel.from_pretrained(mixture(kind)[1], tmp_path / "adapter").eval()
-        ids = torch.as_tensor(PROBE[0])[None]
-        with torch.no_grad():
-            torch.testing.assert_close(
-                loaded(input_ids=ids).logits, merged(input_ids=ids).logits, atol=1e-5, rtol=1e-4
-            )
+        assert difference(loaded, merged) < 1e-5
+
+
+def test_the_memory_of_adapted_experts_is_counted():
+    """peft adds the product of the factors to the whole stack, which the backward pass reads."""
+    model, plain = mixture("mixtral")
+    estimate, total = estimate_memory(plain, 8), plain.num_parameters()
+    ADAPTERS.make("lora", r=2).insert(model, probe=PROBE)
+    own = {value.untyped_storage().data_ptr() for value in model.state_dict(keep_vars=True).values()}
+    kept: dict[int, torch.UntypedStorage] = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda value: kept.setdefault(value.untyped_storage().data_ptr(), value.untyped_storage()) and value,
+        lambda value: value,
+    ):
+        model.train()(input_ids=torch.tensor([[5, 6, 7]]))
+    least = min(weight.nbytes for weight in stacked_experts(plain).values())
+    stacks = sum(storage.nbytes() for place, storage in kept.items() if place not in own and storage.nbytes() >= least)
+    assert stacks == estimate["training"]["LoRA"] - 4 * total - 16 * estimate["adapter"] > 0
 
 
 @each("name", [name for name in ADAPTERS.names() if issubclass(ADAPTERS.lookup(name), LowRankAdapter)])
@@ -162,21 +177,26 @@ def test_rules_and_larger_models_see_experts(kind):
     for weight in stacked_experts(plain).values():
         assert all(int((expert == 0).sum()) == expert.numel() // 4 for expert in weight)
     assert "Sparsity does not reach" in rule.describe()
+    mixed = tiny_model("mixtral")
+    layers = attach(mixed)
     for part in ("I", "O"):
         with pytest.raises(UserError, match="mixture of experts"):
-            gate_units(model, attach(tiny_model("mixtral")), [part])
+            gate_units(mixed, layers, [part])
     with pytest.raises(UserError, match="mixture of experts"):
         ADAPTERS.make("wider", units=8).insert(mixture(kind)[0], probe=PROBE)
 
 
-@each("kind", ["mixtral", "gpt_oss", "qwen3_moe"])
+@each("kind", ["gpt_oss", "qwen3_moe"])
 def test_copies_of_layers_with_experts_first_do_nothing(kind):
     model, plain = mixture(kind)
+    attach(model)
+    attach(plain)
     adapter = ADAPTERS.make("deeper", layers=1).insert(model, probe=PROBE)
     assert compare_logits(model, plain, adapter.probe)["absolute"] < 1e-5
     assert len(stacked_experts(model)) == len(stacked_experts(plain)) + 2
 
 
+@pytest.mark.slow
 def test_an_adaptation_of_experts_survives_a_kill(tmp_path):
     start = save_tiny("mixtral", tmp_path / "start")
     options = {"steps": 4, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False, "save_every": 1}

@@ -234,6 +234,10 @@ SCHEDULE = {
         (FALLS, RISES, None, ({**RATIO, "refused": "too wide"},), "adapt", {"replay": 0.05}),
         (FALLS, SAME, None, ({**RATIO, "share": {"value": None}},), "adapt", {}),
         (FALLS, SAME, FALLS, (RATIO, SCHEDULE), "adapt", {"replay": 0.3, "steps": 900, "learning_rate": 3e-4}),
+        (
+            *(FALLS, SAME, FALLS, ({**SCHEDULE, "best": "wsd steps=900 peak=0.0003 warmup=0.1 decay=0.2"},), "adapt"),
+            {"steps": 900, "learning_rate": 3e-4, "schedule": "wsd decay=0.2"},
+        ),
         (FALLS, SAME, FALLS, ({**SCHEDULE, "difference": {"low": -0.1, "high": 0.2}},), "adapt", {}),
         (FALLS, SAME, FALLS, ({**SCHEDULE, "loss": "general"},), "adapt", {}),
         (FALLS, SAME, FALLS, (BUDGET,), "label more", {}),
