@@ -7,6 +7,7 @@ import pickle
 import signal
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -148,5 +149,62 @@ def test_a_killed_task_of_ray_is_replaced(folder, tmp_path, monkeypatch):
         results = compare(study(folder), tmp_path / "out", backend=world.backend(), **options)
     finally:
         ray.shutdown()
+    assert killed and results.jobs.done == results.jobs.total
+    assert sum(starts(world.journal).values()) <= results.jobs.total + 1
+
+
+@pytest.mark.slow
+def test_a_study_survives_the_loss_of_a_node(folder, tmp_path, monkeypatch):
+    """With its job, which another worker starts again; the worker that replaces the lost one waits for a node."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setattr(executor, "WATCH", 0.1)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    world, lost = Slow(tmp_path / "journal", 0.1), []
+
+    def lose(*_):
+        if not lost and (pid := pid_of("adapt", world.journal)):
+            lost.append(pid)
+            raylet = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            node = next(node for node in nodes if raylet in {one.process.pid for one in started(node)})
+            cluster.remove_node(node, allow_graceful=False)
+
+    monkeypatch.setattr(executor, "check_stop", lose)
+    try:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        launcher = RayLauncher(2, ray, {"num_cpus": 1, "num_gpus": 0, "max_retries": 0})
+        monkeypatch.setattr("acclimate.study.clusters.ray_launcher", lambda *_: launcher)
+        options = {"workers": 2, "executor": "ray", "progress": False}
+        results = compare(study(folder), tmp_path / "out", backend=world.backend(), **options)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert lost and results.jobs.done == results.jobs.total
+    assert sum(starts(world.journal).values()) <= results.jobs.total + 1
+
+
+def started(node):
+    """Return the processes that Ray has started on an emulated node."""
+    return [process for found in node.all_processes.values() for process in found]
+
+
+@pytest.mark.slow
+def test_a_killed_slurm_job_is_replaced(folder, tmp_path, monkeypatch):
+    """A worker that dies without a signal to save, as with its node; its job is started again by another."""
+    submitit = pytest.importorskip("submitit")
+    monkeypatch.setattr(executor, "WATCH", 0.1)
+    local = submitit.LocalExecutor(tmp_path / "workers", max_num_timeout=100)
+    monkeypatch.setattr("acclimate.study.clusters.slurm_launcher", lambda *_: SlurmLauncher(2, local))
+    world, killed = Slow(tmp_path / "journal", 0.1), []
+
+    def kill(*_):
+        if not killed and (pid := pid_of("adapt", world.journal)):
+            killed.append(os.kill(pid, signal.SIGKILL))
+
+    monkeypatch.setattr(executor, "check_stop", kill)
+    options = {"workers": 2, "executor": "slurm", "progress": False}
+    results = compare(study(folder), tmp_path / "out", backend=world.backend(), **options)
     assert killed and results.jobs.done == results.jobs.total
     assert sum(starts(world.journal).values()) <= results.jobs.total + 1

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import BertForTokenClassification
 
+from acclimate.engine.steps import TaskBatch, TaskEngine
 from acclimate.tasks.interfaces import ResolvedOptions
 from acclimate.tasks.kinds.classification.classifier import load_classifier
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.trainer import train
 from tests.cases import each
-from tests.tiny import TEXTS, save_tiny
+from tests.tiny import TEXTS, save_tiny, tiny_model
 
 CPU = torch.device("cpu")
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -72,3 +74,23 @@ def test_the_loss_is_the_cross_entropy_minus_the_weighted_entropy(several, weigh
     assert found.loss == pytest.approx(wanted.item(), rel=1e-5)
     other = spelled_out(logits, batch["labels"], 0.3 - weight, several)
     assert abs(other - wanted) > 0.01
+
+
+def test_parts_of_a_step_count_by_their_labelled_tokens():
+    """A loss that is a mean over labelled tokens has the gradients of the whole step; a part may have none."""
+    torch.manual_seed(0)
+    model = BertForTokenClassification(tiny_model("bert").config).eval()
+    ids = torch.randint(5, 60, (4, 6))
+    labels = torch.full_like(ids, -100)
+    labels[0, 1:6], labels[1, 2], labels[3, 3:5] = torch.randint(0, 2, (5,)), 1, 0  # the third row has none
+    rows = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    found = []
+    for cuts in ([4], [1, 2, 3, 4], [2, 3, 4]):
+        model.zero_grad()
+        places = [slice(start, end) for start, end in zip([0, *cuts], cuts, strict=False)]
+        batches = [TaskBatch({name: value[place] for name, value in rows.items()}, 0) for place in places]
+        terms = TaskEngine(model, lambda model, inputs, _: model(**inputs).loss, "fp32").step(batches)
+        found.append([terms["loss"], *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+    for whole, *others in zip(*found, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, whole, atol=1e-6, rtol=1e-4)

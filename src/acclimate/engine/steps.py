@@ -335,9 +335,17 @@ class TaskBatch:
         """Number of real tokens."""
         return int(host_copy(self.inputs["attention_mask"]).sum())
 
+    @property
+    def targets(self) -> int:
+        """Number of targets over which the loss is a mean: the labelled tokens where tokens have labels, else rows."""
+        labels = self.inputs.get("labels")
+        if labels is None or labels.shape != self.inputs["input_ids"].shape or labels.is_floating_point():
+            return self.texts
+        return int((host_copy(labels) >= 0).sum())
+
 
 class TaskEngine:
-    """Computes the loss of an end task, a mean over the rows of a step, with the model's own forward pass."""
+    """Computes the loss of an end task, a mean over the targets of a step, with the model's own forward pass."""
 
     def __init__(
         self, model: PreTrainedModel, loss: TaskLoss, precision: Precision, group: ProcessGroup | None = None
@@ -357,14 +365,15 @@ class TaskEngine:
     def step(self, batches: Sequence[TaskBatch]) -> Terms:
         """Add the gradients of a step; return its loss in nats, as the term ``"task"`` and as the sum ``"loss"``."""
         device = self.model.device
-        mine = [sum(batch.tokens for batch in batches), sum(batch.texts for batch in batches)]
-        self.tokens, self.texts = self.group.add_numbers(mine)
+        mine = [sum(getattr(batch, name) for batch in batches) for name in ("tokens", "texts", "targets")]
+        self.tokens, self.texts, targets = self.group.add_numbers(mine)
+        batches = [batch for batch in batches if batch.targets]
         loss = torch.zeros((), device=device)
         with self.group.sum_gradients(self.model.parameters()) as last_pass, self.step_context():
             for number, batch in enumerate(batches):
                 with autocast(self.precision, device):
                     value = self.loss(self.model, dict(batch.inputs), batch.step)
-                part = value if batch.texts == self.texts else value * (batch.texts / self.texts)
+                part = value if batch.targets == targets else value * (batch.targets / targets)
                 with last_pass() if number == len(batches) - 1 else nullcontext():
                     (part if self.loss_scale == 1 else part * self.loss_scale).backward()
                 loss = loss + part.detach()

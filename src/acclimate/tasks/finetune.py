@@ -193,6 +193,8 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
                 "The first stage of fine-tuning runs in one process. Start the command without torchrun or "
                 "accelerate, or fine-tune on the first task by itself and start from its result."
             )
+        if learns_pairs(self.task, options) and self.resolved.epochs and self.group.size > 1:
+            raise UserError("Embeddings are trained in one process; start it without torchrun or accelerate launch.")
         self.models = {"model": options.model}
         self.tasks = {"task": self.task, "first": self.before.task if self.before else None}
         self.pairs = _open_similarity(options, self.task)

@@ -178,10 +178,8 @@ class EncoderTraining:
         """Train the encoder; it then has the weights of the best epoch, if epochs are scored.
 
         Raises:
-            UserError: If there are several processes, or the loss becomes NaN or infinite.
+            UserError: If the loss becomes NaN or infinite.
         """
-        if self.group.size > 1:
-            raise UserError("Embeddings are trained in one process; start it without torchrun or accelerate launch.")
         encoder, options = self.head.model, self.options
         self.passes = self.passes or options.epochs
         self.steps = self.passes * math.ceil(len(self.rows) / options.batch_size)
