@@ -64,11 +64,11 @@ from acclimate.data.select.control import Budget, fill_tokens
 from acclimate.data.select.mentions import EntryFinder, read_entries
 from acclimate.data.select.nearest import CHUNK_NUMBERS, MAX_FEATURES, Neighbors
 from acclimate.data.select.nearest import embed_chunks, load_embedding, search_neighbors
-from acclimate.data.transform.generate import CachedFunction, fill_prompt
-from acclimate.data.transform.generate import read_documents, read_number, read_rating, read_score
+from acclimate.data.transform.generate import CachedFunction
+from acclimate.data.transform.generate import read_documents, read_number, read_rating
+from acclimate.data.transform.recipe import BLOCK, Asked, Pieces, Session, TextRecipe, batched
 from acclimate.data.transform.sample import Sampler
-from acclimate.data.writers import Answer, Key as FunctionKey, PromptOptions, Request, Writer, WriterOptions, Writing
-from acclimate.data.writers import check_writer, open_writer
+from acclimate.data.writers import Key as FunctionKey, Writing
 
 # Text: documents, sentences, words, tokens
 from acclimate.data.documents import Corpus, as_corpus, format_count

@@ -41,6 +41,8 @@ DOMAIN = {"name": "domain", "corpus": "reviews.jsonl.gz"}
 SAMPLES = {"MODEL": "roberta-base", "TEXT": "general.txt", "GENERAL": "wiki.txt", "TASK": "reviews.csv"}
 SAMPLES |= {"DATA": "reviews.csv"}
 """Files of the sample for what a printed command leaves to fill in."""
+ENDPOINT = "http://localhost:11434/v1"
+"""The server of language models that pages name."""
 STUDY = {"models": ["roberta-base"], "methods": ["none", "lm"], "domains": [DOMAIN]}
 """The study that a part of a study file belongs to."""
 
@@ -100,6 +102,8 @@ def commands(block: Block) -> list[str]:
 class Runner:
     """Runs the blocks of one page in the current folder, which has the files that they name."""
 
+    server: ClassVar[str] = ENDPOINT
+    """Address of the server that answers instead of the one that pages name."""
     executed: ClassVar[set[tuple[str, str]]] = set()
     """Commands that were printed and executed, on any page, each with the command that printed it."""
 
@@ -136,7 +140,7 @@ class Runner:
         self.ran += 1
 
     def _command(self, block: Block, command: str) -> None:
-        words = shlex.split(re.sub(LAUNCHERS, "", command), comments=True)
+        words = shlex.split(re.sub(LAUNCHERS, "", command).replace(ENDPOINT, self.server), comments=True)
         changed = {}
         while "=" in words[0]:
             name, _, changed[name] = words.pop(0).partition("=")

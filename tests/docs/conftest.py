@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas
@@ -13,7 +14,9 @@ import yaml
 from acclimate.base.files import read_json
 from acclimate.models.saving import write_pooling
 from tests.data.test_conversion import write_docx, write_pdf
-from tests.docs.blocks import DOMAIN, STUDY
+from tests.data.transform import recipes
+from tests.docs.blocks import DOMAIN, STUDY, Runner
+from tests.servers import completion, serve
 from tests.tiny import TEXTS, save_tiny
 
 POSITIONS = 1100
@@ -259,9 +262,17 @@ def samples(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def writer() -> Iterator[str]:
+    """The address of a server of language models that answers the prompts of recipes."""
+    with serve(lambda prompt, _: completion(recipes.write(prompt))) as server:
+        yield server.url
+
+
 @pytest.fixture
-def workspace(samples, tmp_path, monkeypatch) -> Path:
+def workspace(samples, writer, tmp_path, monkeypatch) -> Path:
     """A new current folder with links to the samples, also as models that a page or a study expects to be there."""
+    monkeypatch.setattr(Runner, "server", writer)
     for sample in samples.iterdir():
         (tmp_path / sample.name).symlink_to(sample)
     for made in ("adapted", "scratch"):

@@ -56,6 +56,22 @@ def test_the_folder_is_a_retrieval_task(tmp_path):
     assert again.rows == 49 and "negative" not in read(tmp_path / "out")[0]
 
 
+def test_queries_whose_passage_is_not_found_are_left_out(tiny_bert, tmp_path):
+    passages = [f"{word}{word} {word}x of it" for word in TOPICS]
+    lost = {passages[0]: f"about {passages[5]}", passages[7]: "xyzzy"}  # which find another passage, and none
+
+    def used(**options):
+        ask = {text: lost.get(text, text[:-6]) for text in passages}.__getitem__
+        result = generate_queries(passages, ask, tmp_path / "out", overwrite=True, progress=False, **options)
+        return result, {row["passage"] for row in read(tmp_path / "out")}
+
+    result, kept = used(consistent=1, negatives="none")
+    assert kept == {*passages} - lost.keys() and result.dropped["whose passage is not found"] == 2
+    assert "2 whose passage is not found" in result.describe() and used()[1] == {*passages}
+    assert used(consistent=len(passages))[1] == {*passages} - lost.keys()
+    assert used(consistent=len(passages), negatives=str(tiny_bert))[1] == {*passages}
+
+
 @pytest.mark.slow
 def test_margins_are_learned(tiny_bert, tmp_path):
     generate_queries(PASSAGES, write, tmp_path / "out", progress=False, scorer=overlap, negatives=str(tiny_bert))

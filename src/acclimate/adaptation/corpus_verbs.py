@@ -92,7 +92,8 @@ def _read(options: OperationOptions, *outputs: str | Path | None) -> tuple[Corpu
     target, general = read(options.target), read(options.general)
     task = open_task(options.task, options, text_column=None)
     texts = list(target) if target is not None else None if task is None else task_texts(task)
-    return pool, make_context(texts, general, options.tokenizer, options.progress)
+    evaluated = [] if task is None else [text for split in ("dev", "test") for text in task_texts(task, split)]
+    return pool, make_context(texts, general, options.tokenizer, options.progress, evaluated)
 
 
 def select_to_file(options: SelectCommand) -> dict[str, Any]:
@@ -146,7 +147,11 @@ def _describe_accounts(result: dict[str, Any]) -> Iterator[str]:
 
 
 def make_context(
-    target: Sequence[str] | None, general: Corpus | None, tokenizer: str | Path | None, progress: bool
+    target: Sequence[str] | None,
+    general: Corpus | None,
+    tokenizer: str | Path | None,
+    progress: bool,
+    evaluated: Sequence[str] = (),
 ) -> Context:
     """Return what operations compare documents with.
 
@@ -155,11 +160,13 @@ def make_context(
         general: General text; None for none.
         tokenizer: Model whose tokenizer counts the tokens; None counts words and punctuation marks.
         progress: Whether to show progress bars.
+        evaluated: Dev and test texts of the end task.
     """
     counting: dict[str, Any] = {}
     if tokenizer is not None:
         counting["count"], counting["counted_by"] = _count_with(tokenizer)
-    return Context(target, general, load_encoder=_load_encoder, load_model=_load_model, progress=progress, **counting)
+    loading: dict[str, Any] = {"load_encoder": _load_encoder, "load_model": _load_model}
+    return Context(target, general, progress=progress, evaluated=evaluated, **loading, **counting)
 
 
 def _count_with(model: str | Path) -> tuple[Callable[[Sequence[str]], list[int]], str]:

@@ -46,7 +46,7 @@ PLACES = {
     "acclimate.mixes": ("data/mix/*", "papers/*/mix"),
     "acclimate.selections": ("data/select/*", "papers/*/select"),
     "acclimate.merges": ("merging/methods/*", "papers/*/merge"),
-    "acclimate.transforms": ("data/transform/*", "papers/*/transform"),
+    "acclimate.transforms": ("data/transform/*", "tasks/annotation", "papers/*/transform"),
     "acclimate.tasks": ("tasks/kinds/*", "tasks/kinds/*/*"),
     "acclimate.verbs": ("*/*options", "labs/*/*options", "papers/*/command_options"),
     "acclimate.jobs": ("study/jobs/*", "labs/*/jobs"),

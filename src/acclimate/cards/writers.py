@@ -349,7 +349,9 @@ def _describe_selection(account: Mapping[str, Any]) -> str:
     documents, tokens = (
         f"{account[f'{name}_out']:,} {word} {account[f'{name}_in']:,}" for name in ("documents", "tokens")
     )
-    return f"{verb} with `{account['operation']}`{given}: {documents} documents, {tokens} {account['counted_by']}."
+    said = f"{verb} with `{account['operation']}`{given}: {documents} documents, {tokens} {account['counted_by']}."
+    prompts = ", ".join(f"`{name}` {digest}" for name, digest in account.get("prompts", {}).items())
+    return f"{said} Written by `{account['generator']}`, prompts {prompts}." if prompts else said
 
 
 def _replay_section(manifest: Mapping[str, Any]) -> tuple[str, str]:

@@ -49,6 +49,7 @@ class Context:
         load_encoder: Returns the function that embeds texts (texts, dimensions), from the name of a model.
         load_model: Returns the function that gives the loss of each of several texts, in nats per token.
         progress: Whether to show progress bars.
+        evaluated: Dev and test texts of the end task, which a text that is written must not match.
         notes: Values that the operation adds to its report, by name.
     """
 
@@ -59,6 +60,7 @@ class Context:
     load_encoder: Callable[[str], Callable[[Sequence[str]], np.ndarray]] | None = None
     load_model: Callable[[str], Callable[[Sequence[str]], Sequence[float]]] | None = None
     progress: bool = False
+    evaluated: Sequence[str] = ()
     notes: dict[str, Any] = field(default_factory=dict)
 
     def identity(self, reads: Iterable[str]) -> dict[str, Any]:
@@ -68,6 +70,8 @@ class Context:
             content["target"] = texts_fingerprint(self.target)
         if "general" in reads and self.general is not None:
             content["general"] = self.general.fingerprint
+        if "evaluated" in reads and self.evaluated:
+            content["evaluated"] = texts_fingerprint(self.evaluated)
         return content
 
 
@@ -86,7 +90,7 @@ class Operation(Part, ABC):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Texts that the operation needs in addition to the documents: ``"target"``, ``"general"``."""
+        """Texts that the operation reads, too: ``"target"`` and ``"general"`` it needs, ``"evaluated"`` if given."""
         return ()
 
     @abstractmethod

@@ -19,6 +19,10 @@ CURVE_POINTS = 200
 """Maximum points of a learning curve in the results; longer curves are thinned."""
 
 
+ORIGIN = ("generator", "prompts")
+"""Notes of an operation that wrote text: the name of the function or model, and the digests of its prompts."""
+
+
 class Change(Record):
     """A measurement of the base model and of the adapted one.
 
@@ -156,7 +160,7 @@ class OperationAccount(Record):
     def without_texts(self) -> OperationAccount:
         """Return the report with counts and numbers only; the file next to the text keeps all of it."""
         notes = {name: _without_texts(value) for name, value in self.notes.items()}
-        read = {name: self.notes[name] for name in ("read",) if name in self.notes}
+        read = {name: self.notes[name] for name in ("read", *ORIGIN) if name in self.notes}
         return replace(self, kept=[], dropped=[], notes={n: v for n, v in notes.items() if v is not None} | read)
 
     def public(self) -> dict[str, Any]:
@@ -165,7 +169,9 @@ class OperationAccount(Record):
         names = ("documents_in", "documents_out", "tokens_in", "tokens_out")
         settings = {name: value for name, value in self.settings.items() if not isinstance(value, str | list)}
         datasets = [name.removeprefix("hf:").split(":")[0] for name in self.sources if name.startswith("hf:")]
-        return {**shown, "settings": settings, **{name: getattr(self, name) for name in names}, "datasets": datasets}
+        origin = {name: self.notes[name] for name in ORIGIN if name in self.notes}
+        values = {name: getattr(self, name) for name in names}
+        return {**shown, "settings": settings, **values, "datasets": datasets, **origin}
 
 
 def _without_texts(value: Any) -> Any:

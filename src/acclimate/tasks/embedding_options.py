@@ -102,6 +102,15 @@ class GenerateQueriesOptions(TextOptions):
         str,
         Option("What finds a hard negative for each query: bm25, a model folder or name on the Hub, or none.", METHOD),
     ] = "bm25"
+    consistent: Annotated[
+        Count | None,
+        Option(
+            "Keep a query only if its passage is among this many best.",
+            METHOD,
+            default="all are kept",
+            more="They are found by what finds the negatives; by BM25 with ``negatives=none``.",
+        ),
+    ] = None
     scorer: Annotated[
         Function | None,
         Option(

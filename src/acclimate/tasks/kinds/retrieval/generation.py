@@ -78,7 +78,9 @@ def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
     ``finetune`` reads as any retrieval task: it draws dev and test splits, and searches all of its passages. Its
     test queries are generated, too, so measure a model on real queries if you have some.
 
-    A query that is empty, that equals its passage or that was generated before is not used.
+    A query that is empty, that equals its passage or that was generated before is not used; with ``consistent``, nor
+    is one whose passage is not among the best that the retriever finds for it (Alberti et al., ACL 2019; Promptagator,
+    Dai et al., ICLR 2023).
 
     Returns:
         The folder, and the numbers of passages, queries and rows.
@@ -101,14 +103,19 @@ def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
     texts = list(dict.fromkeys(text.strip() for text in drawn if text.strip()))
     queries, dropped = _generate(generate, texts, options)
     documents = {f"d{number}": text for number, text in enumerate(texts)}
-    if len(queries) < 2:
-        raise UserError(f"The generator returned {len(queries)} queries that can be used; a task needs at least two.")
-    if options.negatives != NO_NEGATIVES:
+    if queries and (options.negatives != NO_NEGATIVES or options.consistent is not None):
         asked = [query.text for query in queries]
-        if options.negatives == "bm25":
+        if options.negatives in ("bm25", NO_NEGATIVES):
             ranked: Any = rank_with_bm25(documents, asked)
         else:
             ranked = load_bi_encoder(options.negatives, RetrievalTask.default_length).rank(documents, asked)
+        if options.consistent is not None:
+            number = len(queries)
+            queries, ranked = _keep_consistent(queries, ranked, options.consistent)
+            dropped["whose passage is not found"] = number - len(queries)
+    if len(queries) < 2:
+        raise UserError(f"The generator returned {len(queries)} queries that can be used; a task needs at least two.")
+    if options.negatives != NO_NEGATIVES:
         queries = mine_negatives(queries, documents, ranked, options.seed)
     rows = [_row(query, score) for query in queries]
     answered = {query.relevant[0].id for query in queries}
@@ -154,6 +161,15 @@ def _generate(
                 queries.append(Query(f"q{len(queries)}", query, (Passage(f"d{number}", text),)))
             bar.update(number + 1)
     return queries, dropped
+
+
+def _keep_consistent(queries: Sequence[Query], ranked: Any, most: int) -> tuple[list[Query], Any]:
+    """Return the queries whose passage is among the best that are found for them, and their rankings."""
+    parts = ranked if isinstance(ranked, tuple) else (ranked,)
+    found = zip(queries, parts[0], strict=True)
+    kept = [place for place, (query, ids) in enumerate(found) if query.relevant[0].id in ids[:most]]
+    left = tuple([part[place] for place in kept] for part in parts)
+    return [queries[place] for place in kept], left if isinstance(ranked, tuple) else left[0]
 
 
 def _row(query: Query, score: Callable[..., Any] | None) -> dict[str, Any]:
