@@ -134,6 +134,31 @@ EXPERTS = {
 }  # fmt: skip
 """Mixtures of experts. ``deepseek_v3`` also has a dense layer and shared experts."""
 HYBRIDS = ("lfm2", "qwen3_5")
+PAIRED = {"vocab_size": DECODER_VOCABULARY + 20, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+T5 = {**PAIRED, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+BART = {
+    **{f"{stack}_layers": 2 for stack in ("encoder", "decoder")},
+    **{f"{stack}_attention_heads": 4 for stack in ("encoder", "decoder")},
+    **{f"{stack}_ffn_dim": 48 for stack in ("encoder", "decoder")},
+    **{**PAIRED, "d_model": 32, "max_position_embeddings": 128, "decoder_start_token_id": 2},
+}
+GEMMA = {
+    **DECODER_SIZES,
+    "vocab_size": DECODER_VOCABULARY + 20,
+    **WINDOWED,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+ENCODER_DECODERS = {
+    "t5": (transformers.T5Config, T5),
+    "mt5": (transformers.MT5Config, {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "bart": (transformers.BartConfig, BART),
+    "mbart": (transformers.MBartConfig, {**BART, "decoder_start_token_id": None}),
+    "pegasus": (transformers.PegasusConfig, {**BART, "decoder_start_token_id": 0}),
+    "led": (transformers.LEDConfig, {**BART, "max_encoder_position_embeddings": 128, "attention_window": 8}),
+    "t5gemma": (transformers.T5GemmaConfig, {"encoder": GEMMA, "decoder": GEMMA, **PAIRED}),
+}
+"""Encoder-decoder families."""
+SENTINELS = [f"<extra_id_{number}>" for number in range(20)]
 PAD_IS_EOS = ("gpt2", "smollm3")
 """Decoders whose padding token is the end token. Of these, ``gpt2`` has no other special token."""
 
@@ -194,6 +219,20 @@ def decoder_tokenizer(kind: str = "llama") -> transformers.PreTrainedTokenizerFa
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
+def pair_tokenizer(kind: str = "t5") -> transformers.PreTrainedTokenizerFast:
+    """Return a byte-level tokenizer of an encoder-decoder, with sentinels or, like BART, with a mask token."""
+    tokenizer = Tokenizer.from_str(_decoder_tokenizer_json(False))
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"}
+    ends = "$A </s>" if kind in ("t5", "mt5", "t5gemma", "pegasus") else "<s> $A </s>"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=ends, pair=f"{ends} $B:1 </s>:1", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    added = SENTINELS if "t5" in kind else ["<mask>"]
+    made.add_special_tokens({"extra_special_tokens": added} if "t5" in kind else {"mask_token": "<mask>"})
+    return made
+
+
 def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedModel:
     """Return a random language model of an architecture, with 2 layers, 4 heads and width 32."""
     torch.manual_seed(seed)
@@ -201,6 +240,9 @@ def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedMo
         config, sizes = DECODERS[kind] if kind in DECODERS else EXPERTS[kind]
         sizes = {**sizes, "pad_token_id": 2} if kind in PAD_IS_EOS else sizes
         return transformers.AutoModelForCausalLM.from_config(config(**{**sizes, **changes})).eval()
+    if kind in ENCODER_DECODERS:
+        config, sizes = ENCODER_DECODERS[kind]
+        return transformers.AutoModelForSeq2SeqLM.from_config(config(**{**sizes, **changes})).eval()
     config, sizes = ENCODERS[kind]
     return transformers.AutoModelForMaskedLM.from_config(config(**{**sizes, **changes})).eval()
 
@@ -218,7 +260,9 @@ def add_token(folder: Path, token: str) -> None:
 def save_tiny(kind: str, folder: Path, seed: int = 0, **changes) -> Path:
     """Save a tiny model with its tokenizer, and return the folder."""
     tiny_model(kind, seed, **changes).save_pretrained(folder)
-    (decoder_tokenizer(kind) if kind in DECODERS or kind in EXPERTS else tiny_tokenizer()).save_pretrained(folder)
+    decodes = kind in DECODERS or kind in EXPERTS
+    made = pair_tokenizer if kind in ENCODER_DECODERS else decoder_tokenizer if decodes else None
+    (tiny_tokenizer() if made is None else made(kind)).save_pretrained(folder)
     return folder
 
 

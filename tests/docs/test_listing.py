@@ -31,7 +31,7 @@ STARTS = {"sentiment.yaml", "chat-model.yaml"}
 """Recipes that are no paper's."""
 RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 PAPERS = 119
-NOT_YET = {7, 35}
+NOT_YET = {35}
 """Papers without a way to run them. What implements one of them also changes its row and this set."""
 STUDY_FILE = re.compile(r"\[[\w-]+\.yaml\]\(\.\./([^)]*)\)")
 

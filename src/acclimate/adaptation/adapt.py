@@ -25,6 +25,7 @@ from acclimate.adaptation.inputs import (
     kind_defaults,
     packed_if_possible,
     report_batch,
+    resolve_masking,
     resolve_texts,
     tokenize_documents,
 )
@@ -73,7 +74,7 @@ from acclimate.models.families import describe_attention
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
-from acclimate.parts.masking import MASK_RATE, resolve
+from acclimate.parts.masking import MASK_RATE
 
 
 @verb(AdaptOptions)
@@ -173,13 +174,15 @@ def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]
     task = "TASK" if options.task is None else options.task
     reading = reading_words(options)
     config = read_json_object(result.out / "config.json") or {}
-    causal = not kind_of_checkpoint(config.get("architectures"), result.out).uses_masking
+    kind = kind_of_checkpoint(config.get("architectures"), result.out)
+    causal = not kind.uses_masking
     if chat := has_chat_template(result.out):
         answers = ["inspect", "instructions", "--model", result.out, "--base", options.model]
         yield Next(answers, "to see whether it still follows instructions")
         yield f"To serve it: vllm serve {result.out}, or llama.cpp and Ollama; see docs/guides/last-mile.md"
     if not chat or options.task is not None:
-        tuned = ["--task", task, *(reading if options.task is not None else [])]
+        answers = ["--task-kind", "generation"] if kind.pairs and options.task is None else []
+        tuned = ["--task", task, *answers, *(reading if options.task is not None else [])]
         yield Next(["finetune", "--model", result.out, *tuned, "--out", "finetuned"], "to train an end task")
     text = text_words("--corpus", options.corpus, column=options.text_column)
     if options.heldout is not None:
@@ -210,7 +213,7 @@ def _open_run(options: AdaptOptions) -> Run:
     own = options.text_column if options.corpus is None and options.text_column != "text" else None
     task = open_task(options.task, options, text_column=own)
     texts = resolve_texts(method, options.corpus, task, options)
-    masking = resolve(options.masking, options.mask_rate)
+    masking = resolve_masking(options)
     if options.masking is not None and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
     if method.sets_mask_rate and options.mask_rate != MASK_RATE:

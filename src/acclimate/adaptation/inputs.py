@@ -36,8 +36,10 @@ from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import check_packable
 from acclimate.models.families import longest_text
 from acclimate.models.kinds import MASKED, ModelKind, kind_of_checkpoint
-from acclimate.models.loading import LanguageModel, virtual_ids
-from acclimate.parts.masking import MASK_RATE, Strategy
+from acclimate.models.loading import LanguageModel, load_tokenizer, read_kind, virtual_ids
+from acclimate.parts.masking import MASK_RATE, Strategy, lookup, names, resolve
+from acclimate.parts.masking.base import make_vocabulary
+from acclimate.parts.masking.pairs import default_corruption
 from acclimate.parts.modules import add_virtual_tokens
 
 TextInput = str | Path | Iterable[Any] | Corpus
@@ -211,17 +213,44 @@ def check_length(loaded: LanguageModel, max_length: int, name: str = "max-length
 
 
 def check_masking(options: AdaptOptions, kind: ModelKind, strategy: Strategy) -> None:
-    """Refuse masking options for a model that is trained without masking, unless the strategy rearranges its texts.
+    """Refuse masking options for a model that is trained without masking, or strategies for another kind of model.
 
     Raises:
         UserError: If there are such options.
     """
+    if kind.pairs:
+        if not strategy.pairs:
+            fitting = ", ".join(name for name in names() if lookup(name).pairs)
+            raise UserError(
+                f"A {kind.name} language model is trained on pairs of source and target, and the masking "
+                f"'{strategy.name}' makes none; choose one of {fitting}."
+            )
+        return
+    if not strategy.masks:
+        raise UserError(
+            f"The masking '{strategy.name}' is for encoder-decoders; choose another for a {kind.name} model."
+        )
     if strategy.rearranges:
         return
     if not kind.uses_masking and options.masking is not None:
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
     if not kind.uses_masking and options.mask_rate != MASK_RATE:
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'mask_rate'.")
+
+
+def resolve_masking(options: AdaptOptions) -> Strategy:
+    """Return the masking strategy of the options; by default of an encoder-decoder the one that suits its tokenizer.
+
+    Raises:
+        UserError: If the name or a parameter is unknown, or no strategy suits the tokenizer.
+    """
+    if options.masking is None and not callable(options.model):
+        kind = MASKED
+        with suppress(UserError):  # loading the model later reports what is wrong
+            kind = read_kind(options.model)
+        if kind.pairs:
+            return default_corruption(make_vocabulary(load_tokenizer(options.model)), options.mask_rate)
+    return resolve(options.masking, options.mask_rate)
 
 
 def kind_defaults(options: AdaptOptions, method: Method) -> dict[str, Any]:
@@ -248,8 +277,8 @@ def default_rows(
     Args:
         options: The options as given.
         kind: The kind of the model.
-        positions: Maximum tokens per text of the model, if known. It limits the default for causal models only;
-            for others a longer default is an error.
+        positions: Maximum tokens per text of the model, if known. It limits the default for causal models and
+            encoder-decoders only; for others a longer default is an error.
         max_length: The default maximum tokens per text.
         virtual: Number of virtual tokens that the method adds to each text.
 
@@ -261,7 +290,7 @@ def default_rows(
             f"Documents cannot be joined for a {kind.name} language model, which reads each text by itself; remove "
             "documents=joined."
         )
-    if kind.frames_documents and positions is not None:
+    if (kind.frames_documents or kind.pairs) and positions is not None:
         max_length = min(max_length, positions - virtual)
     return {
         "layout": options.layout or kind.layout,

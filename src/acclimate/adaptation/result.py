@@ -402,8 +402,8 @@ def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[
 
 
 def preview_masking(rows: Sequence[np.ndarray], collator: Collator) -> MaskedTexts | None:
-    """Return previews of masked texts for the report; None if the model is trained without masking."""
-    if not collator.kind.uses_masking:
+    """Return previews of masked texts for the report; None if the model is trained without masking of tokens."""
+    if not collator.kind.uses_masking or collator.kind.pairs:
         return None
     return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
 

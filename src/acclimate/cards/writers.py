@@ -30,7 +30,7 @@ from acclimate.data.token_dataset import RowAccount
 from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.evaluation.significance import bootstrap_intervals
 from acclimate.models.checkpoints import has_chat_template
-from acclimate.models.kinds import ModelKind, kind_of_checkpoint
+from acclimate.models.kinds import CAUSAL, SEQ2SEQ, ModelKind, kind_of_checkpoint
 from acclimate.results.adaptations import AdaptationRow, Change
 from acclimate.results.scores import ForgettingRow
 from acclimate.results.study import ReportTable, StudyResults
@@ -281,7 +281,7 @@ def _training_settings(manifest: Mapping[str, Any], kind: ModelKind) -> dict[str
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",
         **{name.replace("_", " "): result.get(name, manifest.get(name)) for name in TRAINING_KEYS},
-        "mask rate": manifest.get("mask_rate") if kind.uses_masking else None,
+        "mask rate": manifest.get("mask_rate") if kind.uses_masking and not kind.pairs else None,
         "masking": None if masking == "random" else masking,  # recorded also where nothing is masked, or by a method
         "final loss, nats": losses or None,
         "acclimate": manifest.get("acclimate"),
@@ -416,6 +416,10 @@ def write_task_model_card(
         The path of the card.
     """
     pipeline, _ = find_scoring(task.scoring().name).hub_task
+    if pipeline == CAUSAL.pipeline_tag and (read_json_object(Path(folder) / "config.json") or {}).get(
+        "is_encoder_decoder"
+    ):
+        pipeline = SEQ2SEQ.pipeline_tag
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"

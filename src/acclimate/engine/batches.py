@@ -25,17 +25,12 @@ from acclimate.engine.sampler import EpochSampler, StepOrder
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.models.kinds import ModelKind
 from acclimate.parts.masking import IGNORE_INDEX, Masking, Rewriting, Strategy, Vocabulary
+from acclimate.parts.masking.base import make_vocabulary
+from acclimate.parts.masking.pairs import default_corruption
 from acclimate.parts.objectives import Batch, ViewInput
 
 MEASURED_STEPS, MEASURED_TEXTS = 100, 25_600
 """Maximum numbers of steps and texts from which the share of padding is estimated."""
-
-
-def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-    """Return what masking needs to know about a tokenizer."""
-    ordinary = np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids))
-    mask = tokenizer.mask_token_id
-    return Vocabulary(mask if isinstance(mask, int) else -1, ordinary, tokenizer)
 
 
 @dataclass(frozen=True)
@@ -80,11 +75,16 @@ class Collator:
         policy: PaddingPolicy = MINIMAL_PADDING,
         capacity: int = 0,
     ) -> Collator:
-        """Create a collator for a tokenizer."""
+        """Create a collator for a tokenizer.
+
+        An encoder-decoder gets the corruption that suits its tokenizer instead of a masking that makes no pairs.
+        """
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
         padding = padding if isinstance(padding, int) else 0
         vocabulary = make_vocabulary(tokenizer)
+        if kind.pairs and not getattr(masking, "pairs", False):
+            masking = default_corruption(vocabulary)
         capacity = min(capacity, tokens)  # a wider row would be a micro-batch that exceeds the limit
         return cls(vocabulary, special, padding, masking, kind, tokens, layout, tuple(rewritings), policy, capacity)
 
@@ -108,7 +108,8 @@ class Collator:
             lengths: Tokens of each text.
         """
         order = np.argsort(-np.array(lengths), kind="stable").tolist()
-        ordered = [lengths[index] for index in order]
+        growth = getattr(self.masking, "growth", 1.0) if self.kind.pairs else 1.0
+        ordered = [round(growth * lengths[index]) for index in order]
         # What rewritings draw for a short text may be longer than the text.
         drawn = max((how.width for how in self.rewritings), default=0)
         parts = self._cut(self._rows(ordered), [max(length, drawn) for length in ordered], self.tokens)
@@ -143,7 +144,9 @@ class Collator:
         """
         corrupted: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
         for block, rng in blocks:
-            if self.kind.targets is not None and getattr(self.masking, "rearranges", False):
+            if self.kind.pairs:
+                texts = {**texts, **{index: self._pair(texts[index], rng) for index in block.tolist()}}
+            elif self.kind.targets is not None and getattr(self.masking, "rearranges", False):
                 texts = {**texts, **{index: self._rearrange(texts[index], rng) for index in block.tolist()}}
             masked, labels = self._corrupt([texts[index] for index in block.tolist()], rng)
             # A separate generator, so that a method with rewritings masks the same tokens as one without.
@@ -213,10 +216,20 @@ class Collator:
             return text
         return self.masking.rearrange(text, ~np.isin(text, self.special), self.vocabulary, rng)
 
+    def _pair(self, text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return source and target of a text: the complements ``~id`` of what is read, then what is predicted."""
+        assert isinstance(self.masking, Strategy)
+        text = plain_ids(text)
+        made = self.masking.pair(text, ~np.isin(text, self.special), self.vocabulary, rng)
+        return np.concatenate([~made.source, made.target])
+
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return masked ids and labels, both (texts, tokens of the longest text)."""
         width = max(map(len, texts))
         ids, text = self._pad_rows([[place] for place in range(len(texts))], dict(enumerate(texts)), width)
+        if self.kind.pairs:  # the decoder's state at a token of the target predicts it, see acclimate.models.encoding
+            labels = np.where((ids >= 0) & (text >= 0), ids, IGNORE_INDEX)
+            return ~ids, labels
         if self.kind.targets is not None:
             labels = self.kind.targets(ids, text)
             return plain_ids(ids), np.where(labels < 0, IGNORE_INDEX, labels)
@@ -253,6 +266,8 @@ class Collator:
             here.append(seed)
             length = len(texts[index])
             hidden[row, span], wanted[row, span] = masked[:length], labels[:length]
+        if self.kind.pairs:
+            ids = hidden
         allowed = self._maskable_positions(ids, text)
         rewritten = {}
         for how in self.rewritings:

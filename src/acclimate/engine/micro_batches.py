@@ -19,7 +19,7 @@ from acclimate.base.errors import UserError
 from acclimate.base.progress import print_message
 from acclimate.engine.options import OptimizerName, WeightsName
 from acclimate.models.batching import GRAPH_BYTES, fits_in_one_pass, limit_memory
-from acclimate.models.encoding import encode
+from acclimate.models.encoding import encode, reads_pairs
 from acclimate.models.families import reads_unpadded
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ def _kept_bytes(model: PreTrainedModel, precision: Precision, tokens: int) -> in
     if reads_unpadded(model):
         text[:, tokens // 2 :] = 1  # two texts, so that attention runs as in training
     ids = torch.arange(tokens)[None] % model.config.get_text_config().vocab_size
+    if reads_pairs(model):
+        ids[:, tokens // 2 :] = ~ids[:, tokens // 2 :]
     kept: dict[int, Tensor] = {}  # holds the tensors, so that no address occurs twice
 
     def keep(tensor: Tensor) -> Tensor:

@@ -74,8 +74,9 @@ class Engine:
         self.step_context = step_context(model, precision, reuse_grad_buffer=not self.over_batch)
         self.precision = precision
         self.loss_scale, self.progress, self.tokens, self.texts = 1.0, 0.0, 0, 0
-        # Without masking, the masked tokens are the original ones, and both views are one.
-        views = {view: view if kind.uses_masking else view.unmasked for term in objectives for view in term.views}
+        # Without masking, the masked tokens are the original ones, and both views are one; so are views of pairs.
+        alone = kind.uses_masking and not kind.pairs
+        views = {view: view if alone else view.unmasked for term in objectives for view in term.views}
         self.views = tuple(dict.fromkeys(views.values()))
         self.duplicates = {view: same for view, same in views.items() if view != same}
         self.embeddings = any(term.embeddings for term in objectives)

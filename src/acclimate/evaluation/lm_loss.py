@@ -24,6 +24,8 @@ from acclimate.models.kinds import ModelKind, kind_of
 from acclimate.models.loading import LanguageModel, load_language_model, virtual_ids
 from acclimate.models.probe import attach
 from acclimate.parts.masking import IGNORE_INDEX, MASK_RATE
+from acclimate.parts.masking.base import make_vocabulary
+from acclimate.parts.masking.pairs import default_corruption
 from acclimate.parts.objectives.vocabulary import cross_entropy, map_logits
 
 MAX_CHARACTERS = 4_000
@@ -94,6 +96,9 @@ def language_model_loss(
     least a quarter of a window. The first token is predicted from the begin token, or the end token of a tokenizer
     that has no other, as in ``lm-eval``. Special tokens themselves are not predicted.
 
+    An encoder-decoder reads the first ``max_length`` tokens of each text, corrupted by :func:`default_corruption`.
+    What is hidden depends on the text and the seed alone. All tokens of the target are predicted, sentinels included.
+
     The forward pass is in fp32.
 
     Args:
@@ -114,8 +119,9 @@ def language_model_loss(
         ``bits_per_byte``: nats * tokens / (bytes * ln 2), which does not depend on how long the tokens of a vocabulary
         are. For a causal model this is a code length, comparable across tokenizers. For a masked model it is a
         pseudo-measure: each token is predicted from both sides with, by default, 85 % of the others visible, and it is
-        lower than a causal model's. Tokens that are not predicted, such as the unknown ones of a masked model,
-        count with the mean loss.
+        lower than a causal model's. For an encoder-decoder, tokens and bytes are those of the target: sentinels are
+        counted among the tokens, and only text among the bytes. Tokens that are not predicted, such as the unknown
+        ones of a masked model, count with the mean loss.
 
     Raises:
         UserError: If the model has no trained head or cannot read texts of that length, or no text has a token to
@@ -197,7 +203,9 @@ def read_targets(
         UserError: If the model cannot read texts of that length, or no text has a token to predict.
     """
     kind = kind_of(model)
-    if kind.targets is None:
+    if kind.pairs:
+        documents = _corrupt_documents(tokenizer, texts, max_length, rate, seed)
+    elif kind.targets is None:
         documents = _mask_documents(tokenizer, texts, max_length, rate, seed)
     else:
         reader = read_as_text(tokenizer)
@@ -209,7 +217,10 @@ def read_targets(
         later = (row.ids for document in documents for row in document.rows[1:])
         if begin := begin_of_later_rows(model, tokenizer, later):
             documents = read(begin)
-    lengths = [len(row.ids) for document in documents for row in document.rows]
+    rows = [row.ids for document in documents for row in document.rows]
+    lengths = [
+        max(int((ids >= 0).sum()), int((ids < 0).sum())) for ids in rows
+    ]  # of source and target, or of one text
     available = longest_text(model)
     if available is not None and max(lengths, default=0) > available:
         virtual = len(virtual_ids(tokenizer))
@@ -309,6 +320,35 @@ def _mask_documents(
         else:
             extent = _count_tokens_and_bytes(tokenizer, text, encoded, index, max_length + len(virtual))
             documents.append(TargetDocument([row], *extent))
+    return documents
+
+
+def _corrupt_documents(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, rate: float, seed: int
+) -> list[TargetDocument]:
+    """Return the first ``max_length`` tokens of each text as source and target, see :func:`encode`."""
+    vocabulary = make_vocabulary(tokenizer)
+    corruption = default_corruption(vocabulary, rate)
+    encoded = read_as_text(tokenizer)(
+        list(texts), truncation=True, max_length=max_length, return_offsets_mapping=tokenizer.is_fast
+    )
+    documents = []
+    for index, text in enumerate(texts):
+        ids = np.array(encoded["input_ids"][index], dtype=np.int64)
+        rng = np.random.default_rng([seed, zlib.crc32(ids.tobytes())])
+        made = corruption.pair(ids, ~np.isin(ids, tokenizer.all_special_ids), vocabulary, rng)
+        if not made.spelled.any():
+            documents.append(TargetDocument([], 0, 0))
+            continue
+        row = np.concatenate([made.source, ~made.target])
+        labels = np.where(row < 0, ~row, IGNORE_INDEX)
+        if tokenizer.is_fast:
+            spans = [encoded["offset_mapping"][index][place] for place in np.flatnonzero(made.spelled)]
+            spelled = "".join(text[start:end] for start, end in spans)
+        else:
+            spelled = str(tokenizer.decode(ids[made.spelled], skip_special_tokens=True))
+        size = len(spelled.encode("utf-8", "surrogatepass"))
+        documents.append(TargetDocument([TargetRow(row, labels)], len(made.target), size))
     return documents
 
 

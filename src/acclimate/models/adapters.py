@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from acclimate.base.errors import UserError, first_line
 from acclimate.base.registry import Part, Registry
 from acclimate.models.checkpoints import UNREADABLE, load_config
-from acclimate.models.encoding import encode
+from acclimate.models.encoding import encode, reads_pairs
 from acclimate.models.families import language_head, probe_of
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
@@ -306,7 +306,11 @@ def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequen
         training = reader.training
         reader.eval()
         head, rows = language_head(reader), [text[None].to(reader.device) for text in texts]
-        states = [encode(reader, ids, torch.zeros_like(ids))[0] for ids in rows]
+        if reads_pairs(reader):  # the text is source and target
+            pairs = [torch.cat([ids, ~ids], 1) for ids in rows]
+            states = [encode(reader, ids, torch.zeros_like(ids))[0, ids.shape[1] // 2 :] for ids in pairs]
+        else:
+            states = [encode(reader, ids, torch.zeros_like(ids))[0] for ids in rows]
         logits.append(torch.cat([head(hidden).float().cpu() for hidden in states]))
         reader.train(training)
     found, expected = logits

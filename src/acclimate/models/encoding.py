@@ -32,6 +32,7 @@ from acclimate.models.families import (
     rotary_switch,
 )
 from acclimate.models.gates import use_gates
+from acclimate.models.kinds import IGNORE_INDEX
 
 
 def encode(
@@ -57,7 +58,63 @@ def encode(
     Returns:
         (rows, tokens, width). States at padding are undefined.
     """
+    if reads_pairs(model):
+        return _encode_pairs(model, ids, text)
     return _forward_padded(model, ids, text, gates, segments).last_hidden_state
+
+
+def reads_pairs(model: PreTrainedModel) -> bool:
+    """Return whether a model is an encoder-decoder."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def _encode_pairs(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:
+    """Return the last hidden states of an encoder-decoder (rows, tokens, width).
+
+    A row is the source of one text and then its target, of which it has the complements ``~id``; a row without a
+    target is read by the encoder alone. The decoder reads the target shifted to the right, so its state at a token
+    predicts that token.
+    """
+    hosts = host_copy(ids), host_copy(text) >= 0
+    sizes = (hosts[1] & (hosts[0] >= 0)).sum(1), (hosts[1] & (hosts[0] < 0)).sum(1)
+    probe = probe_of(model)
+    if len(ids) > 1 and probe is not None and not probe.pads and not all(bool((one == one[0]).all()) for one in sizes):
+        rows = [_encode_pairs(model, *(part[row : row + 1] for part in (ids, text))) for row in range(len(ids))]
+        return torch.cat(rows)
+    source, target = (int(size.max()) for size in sizes)
+    read = (text >= 0) & (ids >= 0)
+    length, mask = read.sum(1, keepdim=True), read[:, :source]
+    encoder, decoder = model.get_encoder(), model.get_decoder()
+    given = torch.where(mask, ids[:, :source], model.config.pad_token_id or 0)
+    first = encoder(input_ids=given, attention_mask=mask.long()).last_hidden_state
+    place = torch.arange(ids.shape[1], device=ids.device)
+    encoded = nn.functional.pad(first, (0, 0, 0, ids.shape[1] - source))
+    if not target:
+        return encoded
+    wanted = (length + place[:target]).clamp(max=ids.shape[1] - 1)
+    labels = torch.where((text >= 0) & (ids < 0), ~ids, IGNORE_INDEX).gather(1, wanted)
+    labels = torch.where(length + place[:target] < ids.shape[1], labels, IGNORE_INDEX)
+    # Tokens of a target see none after it, so its padding needs no mask.
+    cross = {"encoder_hidden_states": first, "encoder_attention_mask": mask.long()}
+    states = decoder(input_ids=shift_right(model, labels), **cross, use_cache=False).last_hidden_state
+    back = (place - length).clamp(0, target - 1)[..., None].expand(-1, -1, states.shape[-1])
+    decoded = states.gather(1, back)
+    same = encoded.shape[-1] == states.shape[-1]
+    return torch.where(read[..., None], encoded if same else torch.zeros_like(decoded), decoded)
+
+
+def shift_right(model: PreTrainedModel, labels: Tensor) -> Tensor:
+    """Return what a decoder reads to predict a target: one token before each, as the model itself shifts it.
+
+    Args:
+        model: An encoder-decoder.
+        labels: The target, -100 at padding (rows, tokens).
+    """
+    shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is not None:
+        return shift(labels=labels)
+    known = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORE_INDEX, model.config.pad_token_id or 0)
+    return nn.functional.pad(known, (1, 0), value=int(model.config.decoder_start_token_id or 0))
 
 
 def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: Tensor) -> Tensor:
@@ -161,7 +218,13 @@ def _forward_padded(
     segments: Tensor | None = None,
     **outputs: bool,
 ) -> Any:
-    """Run the encoder and return its output with states (rows, tokens, width), padded again if need be."""
+    """Run the encoder and return its output with states (rows, tokens, width), padded again if need be.
+
+    Raises:
+        UserError: If the model is an encoder-decoder.
+    """
+    if reads_pairs(model):
+        raise UserError(f"{type(model).__name__} is an encoder-decoder, and this reads a single stack of layers.")
     host = host_copy(text)
     unpadded = _unpadding(model, host, gates)
     kinds = segments if reads_segments(model) else None

@@ -138,19 +138,27 @@ def language_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     Raises:
         UserError: If the model has no base model.
     """
-    if model.base_model is model:
+    if model.base_model is model and not _has_stacks(model):
         raise UserError(f"{type(model).__name__} has no base model that acclimate could read hidden states from.")
     return partial(_logits, model)
 
 
+def _has_stacks(model: PreTrainedModel) -> bool:
+    """Return whether an encoder-decoder has its two stacks next to its head, and no base model, as T5 has."""
+    return bool(getattr(model.config, "is_encoder_decoder", False)) and "decoder" in model._modules
+
+
 def _logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     name, states = model.base_model_prefix, hidden.reshape(1, -1, hidden.shape[-1])
+    unread = torch.zeros(states.shape[:2], dtype=torch.long, device=hidden.device)
+    inputs: dict[str, Any] = {"input_ids": unread}
+    if model.base_model is model:
+        name, inputs = "decoder", {"decoder_input_ids": unread, "encoder_outputs": _Output((states,))}
     base = model._modules[name]
     model._modules[name] = _GivenStates(base, states)  # type: ignore[assignment]
-    unread = torch.zeros(states.shape[:2], dtype=torch.long, device=hidden.device)
     try:
         with _aligned(model.get_output_embeddings()) if hidden.device.type != "cpu" else nullcontext():
-            logits: Tensor = model.forward(input_ids=unread).logits
+            logits: Tensor = model.forward(**inputs).logits
     finally:
         model._modules[name] = base
     return logits.reshape(*hidden.shape[:-1], logits.shape[-1])

@@ -1,4 +1,4 @@
-"""Text that causal models write, in batches: the prompts of a chat template, stop strings, greedy or sampled."""
+"""Text that causal models and encoder-decoders write, in batches: prompts, stop strings, greedy or sampled."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from acclimate.base.device import copy_to, preserve_rng_state
 from acclimate.base.errors import UserError, check_stop, first_line, shorten
 from acclimate.base.limits import LimitedTemplate
 from acclimate.models.batching import micro_batch_tokens, token_budget_batches
+from acclimate.models.encoding import reads_pairs
 from acclimate.models.families import longest_text
 
 
@@ -77,13 +78,13 @@ def write_texts(
 ) -> list[Written]:
     """Return what a model writes after each row of token ids.
 
-    Rows of similar length share a batch, with padding on the left, the longest first. Without sampling, a text depends
-    neither on the other rows nor on their order, but for rounding.
+    Rows of similar length share a batch, the longest first, with padding on the left (of an encoder on the right).
+    Without sampling, a text depends neither on the other rows nor on their order, but for rounding.
 
     Args:
-        model: A causal language model.
+        model: A causal language model, or an encoder-decoder.
         tokenizer: Its tokenizer.
-        rows: The ids of each prompt, special tokens included.
+        rows: The ids of each prompt, or of the text that the encoder reads, special tokens included.
         decoding: How texts are written.
         flag: The option of the maximum tokens, for messages.
         times: Factor on the usual tokens per batch, as far as memory allows.
@@ -95,7 +96,8 @@ def write_texts(
     """
     most = decoding.max_new_tokens
     longest = max(map(len, rows), default=0)
-    if longest + most > (limit := longest_text(model) or math.inf):
+    paired = reads_pairs(model)
+    if (max(longest, most) if paired else longest + most) > (limit := longest_text(model) or math.inf):
         raise UserError(
             f"A question of {longest:,} tokens and an answer of {most:,} do not fit into the {limit:,} "
             f"positions of '{tokenizer.name_or_path}'; give a smaller {flag}."
@@ -107,6 +109,8 @@ def write_texts(
     sampling: dict[str, Any] = {"do_sample": False, "temperature": None}
     if decoding.temperature:
         sampling = {"do_sample": True, "temperature": decoding.temperature, "top_p": decoding.top_p}
+    if paired:  # checkpoints for summaries search with beams, and have a minimum length
+        sampling |= {"num_beams": 1, "min_length": 0, "early_stopping": False, "length_penalty": 1.0}
     made: list[Written] = [Written("", False)] * len(rows)
     written = 0
     was_training = model.training
@@ -119,10 +123,13 @@ def write_texts(
             ids = torch.full((len(batch), width), padding)
             mask = torch.zeros_like(ids)
             for place, number in enumerate(batch):
-                ids[place, width - len(rows[number]) :] = torch.as_tensor(rows[number])
-                mask[place, width - len(rows[number]) :] = 1
-            watching: list[Any] = [_AtStrings(tokenizer, decoding.stop, width)] if decoding.stop else []
-            watching += [_Watched(on_step, written - width * len(batch))] if on_step else []
+                size = len(rows[number])
+                here = slice(0, size) if paired else slice(width - size, width)
+                ids[place, here] = torch.as_tensor(rows[number])
+                mask[place, here] = 1
+            start = 1 if paired else width  # of what is written, in the output
+            watching: list[Any] = [_AtStrings(tokenizer, decoding.stop, start)] if decoding.stop else []
+            watching += [_Watched(on_step, written - start * len(batch))] if on_step else []
             with torch.inference_mode():
                 output = model.generate(  # type: ignore[operator]
                     input_ids=copy_to(ids, model.device),
@@ -133,8 +140,8 @@ def write_texts(
                     pad_token_id=padding,
                     stopping_criteria=watching or None,
                 )
-            written += output[:, width:].numel()
-            for number, row in zip(batch, output[:, width:].tolist(), strict=True):
+            written += output[:, start:].numel()
+            for number, row in zip(batch, output[:, start:].tolist(), strict=True):
                 made[number] = _read(tokenizer, row, final, decoding.stop)
     model.train(was_training)
     return made

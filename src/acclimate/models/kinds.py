@@ -1,4 +1,4 @@
-"""Kinds of language models: what differs between masked and causal ones, in one object per kind.
+"""Kinds of language models: what differs between masked, causal and seq2seq ones, in one object per kind.
 
 This module imports neither torch nor transformers, so that reports can use its names without loading them.
 """
@@ -44,6 +44,8 @@ class ModelKind:
             where they end; otherwise they are around every row. Only such documents can be joined.
         layout: Default layout of the rows.
         max_length: Default maximum tokens per text.
+        pairs: Whether a corruption makes a source and a target of each text: an encoder reads the source, and a
+            decoder predicts the target.
         next_step: What to do with such a model, for its card, as Markdown; ``{name}`` stands for its name.
     """
 
@@ -61,6 +63,7 @@ class ModelKind:
     frames_documents: bool = False
     layout: Literal["padded", "packed"] = "padded"
     max_length: int = 128
+    pairs: bool = False
     next_step: str = ""
 
     @property
@@ -135,6 +138,32 @@ or fine-tune it on a task with labels:
 $ acclimate finetune --model {name} --task TASK --out tuned/
 ```""",
 )
+SEQ2SEQ = ModelKind(
+    name="seq2seq",
+    auto_class="AutoModelForSeq2SeqLM",
+    class_suffixes=("ForConditionalGeneration",),
+    pipeline_tag="text2text-generation",
+    task_name="Text2Text Generation",
+    term="denoising",
+    loss_name="denoising loss",
+    loss_unit="nats per target token",
+    trains_missing_head=False,
+    max_length=512,
+    pairs=True,
+    next_step="""Fine-tune it on a task whose answers are texts:
+
+```console
+$ acclimate finetune --model {name} --task TASK --task-kind generation --out tuned/
+```
+
+or with any program that fine-tunes an encoder-decoder of `transformers`:
+
+```python
+from transformers import AutoModelForSeq2SeqLM
+
+model = AutoModelForSeq2SeqLM.from_pretrained('{name}')
+```""",
+)
 WITHOUT_LM_HEAD = re.compile(r"(Model(?<!LMHeadModel)|Encoder|For\w+(?<!LM)(?<!Generation))$")
 """Endings of the class names of bare encoders and of models of end tasks."""
 KINDS: dict[str, ModelKind] = {}
@@ -154,6 +183,7 @@ def register_kind(kind: ModelKind) -> ModelKind:
 
 register_kind(MASKED)
 register_kind(CAUSAL)
+register_kind(SEQ2SEQ)
 
 
 def loss_terms() -> list[str]:

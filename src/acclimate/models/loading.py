@@ -17,6 +17,7 @@ import transformers
 from torch import nn
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -227,7 +228,7 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     config = load_config(path)
     check_architecture(config, path)
     kind = kind_of_checkpoint(config.architectures, path)
-    if kind.uses_masking and _is_causal_only(config):
+    if kind.uses_masking and not kind.pairs and _is_causal_only(config):
         name = next(iter(class_names(config.architectures)), "model")
         raise UserError(
             f"'{path}' is a {name} without the language-model head that a causal model needs; give the checkpoint of "
@@ -253,7 +254,7 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     missing = check_encoder_weights(model, info, path)
     tokenizer = load_tokenizer(path)
     fit_tokenizer(tokenizer, model, path)
-    if kind.uses_masking and tokenizer.mask_token_id is None:
+    if kind.uses_masking and not kind.pairs and tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")
     language_head(model)
     absent = bool(missing & set(head_parameters(model)))
@@ -282,20 +283,22 @@ def check_architecture(config: PretrainedConfig, path: str | Path) -> None:
     """Refuse models whose loss is of another kind, by name.
 
     Raises:
-        UserError: If the model is a sequence-to-sequence or a multimodal one.
+        UserError: If the model is a multimodal one, or an encoder-decoder without a language-model head.
     """
     name = next(iter(class_names(config.architectures)), type(config).__name__.replace("Config", "Model"))
-    conditional = name.endswith("ForConditionalGeneration")
+    kind = find_kind(name)
+    paired, reads_both = kind is not None and kind.pairs, getattr(config, "is_encoder_decoder", False)
     modalities = [modality for modality in ("vision", "audio") if hasattr(config, f"{modality}_config")]
-    if modalities and conditional:
+    if paired and (modalities or not reads_both or type(config) not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING):
+        what = f" ({' and '.join(modalities)})" if modalities else ""
         raise UserError(
-            f"'{path}' is a {name}, a multimodal model ({' and '.join(modalities)}); acclimate adapts masked and "
-            "causal models of text. Save its text model by itself and adapt that."
+            f"'{path}' is a {name}, a multimodal model{what}; acclimate adapts models of text: masked ones, causal "
+            "ones and encoder-decoders. Save its text model by itself and adapt that."
         )
-    if conditional or (getattr(config, "is_encoder_decoder", False) and find_kind(name) is None):
+    if reads_both and kind is None:
         raise UserError(
-            f"'{path}' is a {name}, a sequence-to-sequence model; acclimate adapts masked and causal ones. Choose "
-            "another model."
+            f"'{path}' is a {name}, an encoder-decoder without the language-model head that its decoder needs; give "
+            "the checkpoint of the language model itself (…ForConditionalGeneration)."
         )
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from acclimate.base.device import fp32_products
 from acclimate.base.errors import UserError, first_line, warn_once
 from acclimate.models.attention import ALTERNATIVES, HeadLayer, split_heads, use_attention, uses_gated_attention
-from acclimate.models.encoding import encode
+from acclimate.models.encoding import encode, reads_pairs, shift_right
 from acclimate.models.families import (
     KERNELS_ATTRIBUTE,
     PROBE_ATTRIBUTE,
@@ -110,6 +110,8 @@ class _Reader:
         if uses_gated_attention(model):
             model.set_attn_implementation(self.own)
         try:
+            if reads_pairs(model) and self.kind is not None:
+                return self._read_pairs(), ()
             self._read_alone()
             calls = self._try_gated_attention()
             if not calls:
@@ -148,6 +150,36 @@ class _Reader:
                     f"{name} should predict the next token, but sees later ones; if it was trained to predict the "
                     "next token, set is_decoder to true in its config.json."
                 )
+
+    def _read_pairs(self) -> Probe:
+        """Compare the readings of an encoder-decoder with its own outputs for two pairs of source and target."""
+        model, name = self.model, type(self.model).__name__
+        self.outputs = language_head(model)
+        reasons = {"gates": "it has two stacks of layers", "attention": "it has two stacks of layers"}
+        self.obstacles |= {**reasons, "packing": "an encoder-decoder reads one text per row"}
+        setattr(model, PROBE_ATTRIBUTE, Probe(self.own, self.own, (), {}))
+        pairs = [(self.first, self.second), (self.second, self.first)]
+        for source, target in pairs:
+            shifted = shift_right(model, target[None])
+            self.expected.append(model(input_ids=source[None], decoder_input_ids=shifted).logits[0])
+        rows = [torch.cat([source, ~target]) for source, target in pairs]
+        for row, expected in zip(rows, self.expected, strict=True):
+            ids, wanted = row[None], len(expected)
+            found = self.outputs(encode(model, ids, torch.zeros_like(ids)))[0, -wanted:]
+            if not self._same("a pair by itself", found, expected):
+                raise UserError(f"{name} is not supported: its stacks and head do not reproduce its own outputs.")
+        other = rows[0].clone()
+        other[FIRST + PREFIX - 1] = ~self.first[0]
+        found = self.outputs(encode(model, other[None], torch.zeros_like(other)[None]))[0, FIRST : FIRST + PREFIX]
+        if not self._same("earlier tokens only", found, self.expected[0][:PREFIX]):
+            raise UserError(f"{name} is not supported: its decoder sees the tokens that it should predict.")
+        ids = torch.stack(rows)
+        longer = nn.functional.pad(ids, (0, 3))
+        text = nn.functional.pad(torch.zeros_like(ids), (0, 3), value=-1)
+        found = self.outputs(encode(model, longer, text))[longer < 0]
+        if not self._same("padded rows", found, torch.cat(self.expected)):
+            self.obstacles["padding"] = "its outputs depend on padding"
+        return Probe(self.own, self.own, tuple(self.checks), dict(self.obstacles))
 
     def _try_gated_attention(self) -> Calls:
         """Return the calls of the gated attention function; none if the model should keep its own attention."""

@@ -209,8 +209,11 @@ def _comparison_cells(results: StudyResults, row: ScoreRow, default_metric: str)
 def losses(results: StudyResults) -> Table:
     """Return the held-out loss on domain and general text, before and after adaptation."""
     names = ["model", "domain", "text", "method", "verdict", "change", "%", "95 % interval", "before", "after"]
-    is_masked = any(kind.uses_masking for kind in loss_kinds(results.losses))
+    kinds = loss_kinds(results.losses)
+    is_masked = any(kind.uses_masking and not kind.pairs for kind in kinds)
     masks = ", with 15 % of the tokens masked, the same for all methods of a model" if is_masked else ""
+    if any(kind.pairs for kind in kinds):
+        masks += ", of an encoder-decoder on the same corrupted texts for all methods of a model"
     note = (
         f"{loss_title(results.losses)}{masks}; lower is better. An increase on general text is forgetting. Interval: "
         "paired bootstrap over documents."
@@ -227,7 +230,8 @@ def losses(results: StudyResults) -> Table:
         names += ["bits per byte: before", "after"]
         note += (
             " Bits per byte: the same loss, extrapolated to all tokens read and divided by their UTF-8 bytes, which "
-            "is comparable across vocabularies; not a code length, since each token is predicted from both sides."
+            "is comparable across vocabularies; not a code length, since each token is predicted from both sides. For "
+            "an encoder-decoder: of the target and the text in it."
         )
     table = Table("Held-out loss and forgetting", note, names, minor=["change", *names[7:]])
     for row in results.losses:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
 from acclimate.base.device import Precision
 from acclimate.base.files import read_json, write_json
+from acclimate.data.chat import plain_ids
 from acclimate.data.tokenizing import check_known
 from acclimate.engine.batches import describe_text
 from acclimate.engine.callbacks import ResumableCallback
@@ -122,7 +123,7 @@ def train(
     head.prepare()
     if not options.epochs:
         return TrainingResult(0, 0, 0.0)
-    check_known(np.concatenate([row["input_ids"] for row in rows[:CHECKED_ROWS]]), head.tokenizer)
+    check_known(plain_ids(np.concatenate([row["input_ids"] for row in rows[:CHECKED_ROWS]])), head.tokenizer)
     data = TaskSteps(rows, head, options.batch_size, options.epochs, options.seed, group)
     hooks = hooks or TrainingHooks(supervised_loss(head, options.confidence_penalty))
     best = BestWeightsCallback(head.model, score, options.epochs) if score else None
@@ -220,7 +221,9 @@ class TaskSteps(Dataset):
 
     def describe(self, index: int) -> str:
         """Return the number of a row, counted from 1, and its first words."""
-        return describe_text(f"row {index + 1:,}", [*map(int, self.rows[index]["input_ids"])], self.head.tokenizer)
+        return describe_text(
+            f"row {index + 1:,}", plain_ids(np.asarray(self.rows[index]["input_ids"])).tolist(), self.head.tokenizer
+        )
 
     def _batch(self, step: int, indices: Sequence[int]) -> list[TaskBatch]:
         if not indices:  # a short batch may have fewer rows than there are processes

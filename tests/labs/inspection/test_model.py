@@ -56,12 +56,10 @@ def test_a_model_that_keeps_its_own_attention(tmp_path):
     assert report["padding"]["reason"] == "its outputs depend on padding" and report["gates"]["parts"] == []
 
 
-def test_a_sequence_to_sequence_model_is_refused(tmp_path):
-    config = AutoConfig.for_model("t5")
-    config.architectures = ["T5ForConditionalGeneration"]
-    config.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="T5ForConditionalGeneration, a sequence-to-sequence model"):
-        inspect_model(tmp_path)
+def test_an_encoder_decoder(tmp_path):
+    report = inspect_model(save_tiny("t5", tmp_path))
+    assert report["kind"] == "seq2seq" and report["padding"]["possible"] and not report["packing"]["possible"]
+    assert {"lm", "kd", "ewc"} <= set(report["methods"]) and not {"dga", "simcse"} & set(report["methods"])
 
 
 @each("kind", ["llama", "gpt2", "bert", "phi3"])

@@ -10,9 +10,10 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from acclimate.engine.batches import Collator, make_vocabulary
+from acclimate.engine.batches import Collator
 from acclimate.models.kinds import MASKED
 from acclimate.parts.masking import Masking, Vocabulary
+from acclimate.parts.masking.base import make_vocabulary
 from acclimate.parts.masking.words import Words
 from acclimate.parts.objectives import Batch
 from tests.tiny import TEXTS, tiny_tokenizer

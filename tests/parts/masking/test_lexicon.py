@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from acclimate.base.errors import UserError
-from acclimate.engine.batches import make_vocabulary
 from acclimate.parts.masking import get
+from acclimate.parts.masking.base import make_vocabulary
 from acclimate.parts.masking.lexicon import LexiconMatcher, read_entries
 from acclimate.parts.masking.words import Words
 from tests.cases import each

@@ -12,6 +12,7 @@ class NoAdaptation(Method):
     """Leave the base model unchanged."""
 
     purpose: ClassVar[str] = "For comparison"
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal", "seq2seq")
     cost: ClassVar[float] = 0.0
     trains: ClassVar[bool] = False
     without_adapter: ClassVar[str] = "it trains nothing"

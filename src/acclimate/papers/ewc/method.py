@@ -53,6 +53,7 @@ class ElasticWeights(Method):
     """
 
     purpose: ClassVar[str] = "Forget less"
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal", "seq2seq")
     cost: ClassVar[float] = 1.1
     without_adapter: ClassVar[str] = "it trains all weights and holds some, which an adapter leaves as they are"
 

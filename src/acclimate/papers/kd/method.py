@@ -37,6 +37,7 @@ class LMWithDistillation(Method):
     """
 
     purpose: ClassVar[str] = "Forget less"
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal", "seq2seq")
     cost: ClassVar[float] = 2.3
     weight: float = 1.0
     temperature: float = 1.0

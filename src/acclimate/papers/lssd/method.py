@@ -36,6 +36,7 @@ class LogitSwap(Method):
     """
 
     purpose: ClassVar[str] = "Forget less"
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal", "seq2seq")
     cost: ClassVar[float] = 1.4
 
     alpha: float = 0.3

@@ -13,8 +13,8 @@ from acclimate.adaptation.method import get
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
 from acclimate.data.documents import Corpus
-from acclimate.engine.batches import make_vocabulary
 from acclimate.papers.pivots.method import PivotMasking, score_words, word_sets
+from acclimate.parts.masking.base import make_vocabulary
 from acclimate.parts.masking.words import SubwordTable
 from acclimate.tasks.kinds.classification.data import Task
 from tests.papers.test_contract import SHORT

@@ -42,6 +42,7 @@ class TokenWeighting(Method):
     """
 
     purpose: ClassVar[str] = "Forget less"
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal", "seq2seq")
     cost: ClassVar[float] = 1.1
 
     favors: Literal["likely", "unlikely"] = "likely"

@@ -21,6 +21,7 @@ class TAPT(Method):
     """
 
     purpose: ClassVar[str] = "Use the end task"
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal", "seq2seq")
     learning_rate: ClassVar[float] = 1e-4
     paper_options: ClassVar[Mapping[str, Any]] = {"epochs": 100, "batch_size": 256, "learning_rate": 1e-4}
     reads: ClassVar[Literal["domain", "task"]] = "task"
@@ -47,6 +48,7 @@ class DAPTThenTAPT(Method):
     """
 
     purpose: ClassVar[str] = "Use the end task"
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal", "seq2seq")
     cost: ClassVar[float] = 2.0
     needs_task: ClassVar[bool] = True
 

@@ -63,6 +63,7 @@ class Teachers(Method):
     """
 
     purpose: ClassVar[str] = "Forget less"
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal", "seq2seq")
     cost: ClassVar[float] = 1.4
     files: ClassVar[tuple[str, ...]] = ("teachers",)
 

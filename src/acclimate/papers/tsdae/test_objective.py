@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.engine.batches import make_vocabulary
 from acclimate.engine.micro_batches import set_gradient_checkpointing
 from acclimate.engine.steps import Engine
 from acclimate.evaluation.embeddings import load_pooling_head, pool_first_token
@@ -21,6 +20,7 @@ from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 from acclimate.papers.tsdae.model import TiedDecoder
 from acclimate.papers.tsdae.objective import DeleteWords, SentenceReconstruction
+from acclimate.parts.masking.base import make_vocabulary
 from acclimate.parts.objectives import Outputs, View
 from acclimate.parts.objectives.base import mean_pool, split_texts
 from tests.cases import each

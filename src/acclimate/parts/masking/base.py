@@ -53,6 +53,13 @@ class Vocabulary:
         return SubwordTable.of(self.tokenizer)
 
 
+def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+    """Return what masking needs to know about a tokenizer."""
+    ordinary = np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids))
+    mask = tokenizer.mask_token_id
+    return Vocabulary(mask if isinstance(mask, int) else -1, ordinary, tokenizer)
+
+
 class Masking(Protocol):
     """A function that chooses tokens and replaces them."""
 
@@ -88,8 +95,12 @@ class Strategy(Part, ABC):
         random: Share of the chosen tokens to replace with a random token; the others are not changed.
     """
 
+    masks: ClassVar[bool] = True
+    """Whether it suits masked models."""
     rearranges: ClassVar[bool] = False
     """Whether it also suits causal models, whose texts it changes with :meth:`rearrange`."""
+    pairs: ClassVar[bool] = False
+    """Whether it suits encoder-decoders, for which it makes pairs with :meth:`pair`."""
 
     rate: float = MASK_RATE
     mask: float = 0.8
@@ -118,6 +129,11 @@ class Strategy(Part, ABC):
         """
         return build_dataclass(cls, "masking", cls.name, settings)
 
+    @property
+    def growth(self) -> float:
+        """About how many tokens a pair has per token of its text."""
+        return 1.0
+
     @abstractmethod
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
@@ -143,6 +159,20 @@ class Strategy(Part, ABC):
 
         Returns:
             Token ids, at most as many; the complement ``~id`` of a token that is read but not predicted.
+        """
+        raise NotImplementedError
+
+    def pair(self, ids: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> Any:
+        """Return the source and the target of a text for an encoder-decoder.
+
+        Args:
+            ids: Token ids of the text with its special tokens (tokens,).
+            allowed: Whether each token is ordinary (tokens,).
+            vocabulary: The vocabulary.
+            rng: Random generator.
+
+        Returns:
+            A :class:`acclimate.parts.masking.pairs.Pair`.
         """
         raise NotImplementedError
 
@@ -191,7 +221,8 @@ def resolve(masking: Any, rate: float = MASK_RATE) -> Strategy:
     if isinstance(masking, Strategy):
         return masking
     cls, settings = REGISTRY.parse(RandomMasking.name if masking is None else masking)
-    return cls.build({"rate": rate, **settings})
+    own = not cls.masks and rate == MASK_RATE  # the default rate of masked models is not that of other corruptions
+    return cls.build(settings if own else {"rate": rate, **settings})
 
 
 def get(name: str, rate: float = MASK_RATE, /, **settings: Any) -> Strategy:

@@ -9,6 +9,7 @@ import numpy as np
 
 from acclimate.base.errors import UserError
 from acclimate.parts.masking.base import Strategy, Vocabulary, register
+from acclimate.parts.masking.pairs import Pair, body_of, draw_spans, free_sentinels, pair_spans
 from acclimate.parts.masking.rewriting import positions_by_text
 from acclimate.parts.masking.span import SpanMasking
 
@@ -38,6 +39,10 @@ class Denoisers(Strategy):
     than the text was, so the end of the text, or its beginning with S, is left out; a text that would lose more than
     half stays as it is.
 
+    An encoder-decoder reads the mode token, and the text with a sentinel for each span, or with S for its end; it
+    predicts them after their sentinels. Here spans are of tokens and drawn as in :class:`SpanCorruption`. A text loses
+    as many tokens at its end (with S at its beginning) as its mode has, unless these are more than half.
+
     Attributes:
         suffix: Share of the tokens that S chooses.
         most: Share of the tokens that three of the four denoisers of X choose.
@@ -48,6 +53,7 @@ class Denoisers(Strategy):
     """
 
     rearranges: ClassVar[bool] = True
+    pairs: ClassVar[bool] = True
 
     suffix: float = 0.25
     most: float = 0.5
@@ -71,10 +77,19 @@ class Denoisers(Strategy):
             )
 
     @property
+    def growth(self) -> float:
+        """Tokens of source and target per token of a text: at most two sentinels for three tokens in spans."""
+        return 1 + 2 * self.most / 3
+
+    @property
+    def spans(self) -> list[tuple[int, float]]:
+        """Mean length and share of the tokens of the denoisers R and X."""
+        return [(3, self.rate), (8, self.rate), (3, self.most), (8, self.most), (64, self.most), (64, self.rate)]
+
+    @property
     def parts(self) -> list[tuple[float, SpanMasking | None]]:
         """The denoisers: how often each is drawn, with the sum 1, and its masking; None for the end of the text."""
-        spans = [(3, self.rate), (8, self.rate), (3, self.most), (8, self.most), (64, self.most), (64, self.rate)]
-        maskings = [SpanMasking(rate, p=1 / mean, longest=LONGEST * mean) for mean, rate in spans]
+        maskings = [SpanMasking(rate, p=1 / mean, longest=LONGEST * mean) for mean, rate in self.spans]
         weights = [self.regular / 2] * 2 + [self.extreme / 4] * 4
         total = sum(weights) + self.sequential
         return [
@@ -126,7 +141,7 @@ class Denoisers(Strategy):
         else:
             free = allowed[None, places[0] : places[-1] + 1]
             chosen = masking.choose(body[None], np.zeros_like(body[None]), free, vocabulary, rng)[0] >= 0
-        mode = _encode(MODES[0 if number == 0 else 1 if number <= 2 else 2], vocabulary)
+        mode = _encode(mode_of(number), vocabulary)
         least = len(body) / 2
         while chosen.any() and len(body) >= least:
             if masking is None:
@@ -139,11 +154,38 @@ class Denoisers(Strategy):
             body, chosen = (body[excess:], chosen[excess:]) if masking is None else (body[:-excess], chosen[:-excess])
         return ids
 
+    def pair(self, ids: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> Pair:
+        """Return source and target of a text for an encoder-decoder."""
+        number = int(rng.choice(len(self.parts), p=[share for share, _ in self.parts]))
+        place, mode = body_of(allowed), _encode(mode_of(number), vocabulary)
+        length = place.stop - place.start
+        if length <= 2 * len(mode):
+            mode = mode[:0]
+        head, body, tail = ids[: place.start], ids[place], ids[place.stop :]
+        body = body[len(mode) :] if number == 0 else body[: length - len(mode)]
+        first = place.start + len(mode) * (number == 0)
+        free = free_sentinels(body, vocabulary)
+        if number == 0 and len(free):
+            chosen = np.arange(len(body)) >= len(body) - max(1, int(self.suffix * len(body) + rng.random()))
+        else:
+            mean, rate = self.spans[number - 1]
+            chosen = draw_spans(len(body), rate, mean, len(free), rng)
+        kept = slice(len(head), len(head) + len(body))
+        made = pair_spans(np.concatenate([head, body, tail]), kept, chosen, free, mode)
+        spelled = np.zeros(len(ids), dtype=bool)
+        spelled[first : first + len(body)] = chosen
+        return made._replace(spelled=spelled)
+
 
 MODES = ("[S2S]", "[NLU]", "[NLG]")
 """The mode tokens of S, R and X."""
 SENTINELS = ("<extra_id_{}>", "<{}>")
 """Replacement of a span, by its number: a token of T5 and UL2, or for other vocabularies a short text."""
+
+
+def mode_of(number: int) -> str:
+    """Return the mode token of a denoiser, by its number in :attr:`Denoisers.parts`."""
+    return MODES[0 if number == 0 else 1 if number <= 2 else 2]
 
 
 def _replace_spans(body: np.ndarray, chosen: np.ndarray, vocabulary: Vocabulary) -> list[np.ndarray]:

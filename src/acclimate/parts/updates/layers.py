@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from acclimate.base.errors import UserError, did_you_mean
 from acclimate.models.compiling import layers_of
+from acclimate.models.encoding import reads_pairs
 from acclimate.parts.updates.rules import UpdateRule
 
 
@@ -68,23 +69,29 @@ class LayerwiseDecay(UpdateRule):
         Raises:
             UserError: If the layers of the model share their weights.
         """
-        layers = layers_of(model)
+        pairs = reads_pairs(model)
+        stacks: list[Any] = [model.get_encoder(), model.get_decoder()] if pairs else [model.base_model]
+        layers = layers_of(stacks[0])
         wanted = getattr(model.config.get_text_config(), "num_hidden_layers", len(layers))
-        if not layers or len(layers) != wanted:
+        if not layers or (len(layers) != wanted and not pairs):
             raise UserError(
                 f"layer_decay: {type(model).__name__} has {wanted} layers and {len(layers)} sets of weights for them; "
                 "remove layer_decay."
             )
-        place = {id(weight): number for number, layer in enumerate(layers, 1) for weight in layer.parameters()}
-        embeddings = True
-        for weight in model.base_model.parameters():  # in reading order, unlike the whole model
-            embeddings = embeddings and id(weight) not in place
-            if embeddings:
-                place[id(weight)] = 0
-        top = len(layers) + 1
-        self._factors = {
-            name: factor ** (top - place.get(id(weight), top)) for name, weight in model.named_parameters()
-        }
+        below: dict[int, int] = {}  # the number of layers from a weight to the end of its stack, and one
+        for stack in stacks:
+            layers = layers_of(stack)
+            own = {
+                id(weight): len(layers) - number
+                for number, layer in enumerate(layers)
+                for weight in layer.parameters()
+            }
+            for weight in stack.parameters():  # in reading order, unlike the whole model
+                if id(weight) in own:
+                    break
+                own[id(weight)] = len(layers) + 1
+            below |= own
+        self._factors = {name: factor ** below.get(id(weight), 0) for name, weight in model.named_parameters()}
 
     def learning_rate_factors(self) -> Mapping[str, float]:
         """Return the factor of each weight."""

@@ -1,4 +1,4 @@
-"""Generation: a causal model reads a question under its chat template, or after examples, and writes the answer."""
+"""Generation: a causal model or an encoder-decoder reads a question, perhaps after examples, and writes the answer."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from acclimate.evaluation.lm_loss import read_for_scoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.batching import training_tokens
 from acclimate.models.checkpoints import load_config
+from acclimate.models.encoding import encode
 from acclimate.models.families import longest_text
 from acclimate.models.generating import Decoding, Written, render_prompt, write_texts
 from acclimate.models.kinds import kind_of_checkpoint
@@ -77,6 +78,8 @@ class AnswerModel(HeadModel):
     token_targets: ClassVar[tuple[str, ...]] = ("continuation",)
     pads_right: ClassVar[bool] = True
     answer_logits: ClassVar[Any] = None  # an answer is a text
+    shares_positions: ClassVar[bool] = True
+    """Whether a prompt and its answer are read as one text."""
 
     def __post_init__(self) -> None:
         """Keep a tokenizer that reads special tokens in a question as text, and what it puts before a text."""
@@ -115,10 +118,11 @@ class AnswerModel(HeadModel):
         self.prepare()
         limit, decoding = self.max_length, self.decoding
         if longest := longest_text(self.model):
-            if decoding.max_new_tokens > longest // 2:
-                warn_once(f"The model reads at most {longest:,} tokens, so its answers have at most {longest // 2:,}.")
-                decoding = replace(decoding, max_new_tokens=longest // 2)
-            limit = min(limit, longest - decoding.max_new_tokens)
+            most = longest // 2 if self.shares_positions else longest
+            if decoding.max_new_tokens > most:
+                warn_once(f"The model reads at most {longest:,} tokens, so its answers have at most {most:,}.")
+                decoding = replace(decoding, max_new_tokens=most)
+            limit = min(limit, longest - decoding.max_new_tokens * self.shares_positions)
         rows = [plain_ids(row).tolist() for row in self._encode(items, limit, answered=False)]
         with autocast(precision, self.device):
             return write_texts(self.model, self.tokenizer, rows, decoding)
@@ -178,8 +182,7 @@ class AnswerModel(HeadModel):
 
     def _plain(self, answered: bool, item: Prompted, shots: Sequence[Prompted]) -> np.ndarray:
         """Return the ids of questions and answers as text."""
-        shown = [f"{plain_prompt(one)} {one.references[0]}" for one in shots]
-        prompt = "\n\n".join([*shown, plain_prompt(item)])
+        prompt = prompt_after(item, shots)
         if not answered:
             return ~np.asarray(read_for_scoring(self._reader, prompt)[0])
         text = f"{prompt} {item.references[0]}"
@@ -235,34 +238,74 @@ class AnswerModel(HeadModel):
         return CausalLMOutput(loss=(losses / counts.clamp(min=1)).mean())
 
 
+class PairAnswerModel(AnswerModel):
+    """An encoder-decoder that answers: the encoder reads the prompt, and the decoder writes the answer.
+
+    In a row of training, the ids of the answer follow those of the prompt as complements ``~id``.
+    """
+
+    token_targets: ClassVar[tuple[str, ...]] = ()
+    shares_positions: ClassVar[bool] = False
+
+    def features(self, items: Sequence[Prompted]) -> list[dict[str, Any]]:
+        """Return rows of prompts and their first reference."""
+        sources = [plain_ids(row).astype(np.int64) for row in self._encode(items, self.max_length, answered=False)]
+        given = [item.references[0] for item in items]
+        answers = self._reader(text_target=given, truncation=True, max_length=self.max_length)["input_ids"]
+        return [
+            {"input_ids": np.concatenate([source, ~np.asarray(answer, dtype=np.int64)])}
+            for source, answer in zip(sources, answers, strict=True)
+        ]
+
+    def _plain(self, answered: bool, item: Prompted, shots: Sequence[Prompted]) -> np.ndarray:
+        """Return the ids of a prompt, between the special tokens of the tokenizer."""
+        return ~np.asarray(self._reader(prompt_after(item, shots), verbose=False)["input_ids"])
+
+    def run(self, model: PreTrainedModel, inputs: dict[str, Tensor]) -> CausalLMOutput:
+        """Return the loss: the mean over rows of the mean loss of the tokens of the answer."""
+        ids, real = inputs["input_ids"], inputs["attention_mask"] > 0
+        hidden = encode(model, ids, real.long() - 1)
+        losses, counts = continuation_losses(model, hidden, torch.where(real & (ids < 0), ~ids, IGNORE_INDEX))
+        return CausalLMOutput(loss=(losses / counts.clamp(min=1)).mean())
+
+
+def prompt_after(item: Prompted, shots: Sequence[Prompted]) -> str:
+    """Return what a model without a chat template reads of an item, after examples with their answers."""
+    shown = [f"{plain_prompt(one)} {one.references[0]}" for one in shots]
+    return "\n\n".join([*shown, plain_prompt(item)])
+
+
 def plain_prompt(item: Prompted) -> str:
     """Return what a model without a chat template reads before an answer, which follows after a blank."""
     return f"{item.context}\n\n" * bool(item.context) + f"Question: {item.question}\nAnswer:"
 
 
 def load_answer_model(path: str | Path, max_length: int) -> AnswerModel:
-    """Load a causal language model that answers questions, in fp32.
+    """Load a causal language model or an encoder-decoder that answers questions, in fp32.
 
     Raises:
         UserError: If there is none; encoders cannot write.
     """
     kind = kind_of_checkpoint(load_config(path).architectures, path)
-    if kind.uses_masking:
+    if kind.uses_masking and not kind.pairs:
         raise UserError(
             f"'{path}' is a {kind.name} language model, an encoder, which cannot write answers; use a decoder (a "
-            "causal language model), or read the task as another kind with --task-kind."
+            "causal language model) or an encoder-decoder, or read the task as another kind with --task-kind."
         )
     loaded = load_language_model(path)
     if loaded.tokenizer.pad_token_id is None:
         loaded.tokenizer.pad_token = loaded.tokenizer.eos_token or loaded.tokenizer.convert_ids_to_tokens(0)
     length = min(max_length, longest_text(loaded.model) or max_length)
-    made = AnswerModel(loaded.model, loaded.tokenizer, length)
+    made = (PairAnswerModel if kind.pairs else AnswerModel)(loaded.model, loaded.tokenizer, length)
     if settings := read_json_object(Path(path) / SETTINGS_FILE):
         made.use(settings)
     return made
 
 
-@TASK_KINDS.register("generation", summary="questions with reference answers, to which a decoder writes the answer")
+@TASK_KINDS.register(
+    "generation",
+    summary="questions with reference answers, to which a decoder or an encoder-decoder writes the answer",
+)
 class Generation(TaskKind):
     """Tables of a question or prompt and one or several reference answers."""
 
@@ -278,8 +321,9 @@ class Generation(TaskKind):
         return replace(task, scorer=identify_writer(scorer, "scorer")) if scorer else task
 
     def is_model_of(self, path: str | Path, task: GenerationTask) -> bool:
-        """Return whether a model is a decoder, which can answer without a head."""
-        return not kind_of_checkpoint(load_config(path).architectures, path).uses_masking
+        """Return whether a model is a decoder or an encoder-decoder, which can answer without a head."""
+        kind = kind_of_checkpoint(load_config(path).architectures, path)
+        return kind.pairs or not kind.uses_masking
 
     def reads(self, path: str | Path, config: Any, kind: str) -> bool:
         """Return whether a model was fine-tuned, or evaluated, on such a task."""
@@ -300,7 +344,7 @@ class Generation(TaskKind):
     def learner(
         self, model: str | Path, task: GenerationTask, options: ResolvedOptions, device: torch.device
     ) -> AnswerLearner:
-        """Load a decoder."""
+        """Load a decoder or an encoder-decoder."""
         return AnswerLearner(load_answer_model(model, options.max_length), task)
 
 
