@@ -57,6 +57,13 @@ def decoders(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
+def encoder_decoders(tmp_path_factory) -> dict[str, Path]:
+    """The folders of two tiny random encoder-decoders, with sentinels and with a mask token."""
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: save_tiny(kind, folder / kind) for kind in ("t5", "bart")}
+
+
+@pytest.fixture(scope="session")
 def tiny_llama(decoders) -> Path:
     """The folder of a tiny random Llama and a byte-level tokenizer; its queries are grouped."""
     return decoders["llama"]

@@ -17,7 +17,7 @@ from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 from acclimate.parts.updates.layers import LayerwiseDecay
 from tests.cases import each
-from tests.tiny import TEXTS, pair_tokenizer, save_tiny, tiny_model
+from tests.tiny import TEXTS, pair_tokenizer, tiny_model
 
 OPTIONS = {
     "steps": 3,
@@ -28,12 +28,6 @@ OPTIONS = {
     "max_length": 64,
 }
 TEXT = Corpus.of(TEXTS * 3)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    place = tmp_path_factory.mktemp("models")
-    return {kind: save_tiny(kind, place / kind) for kind in ("t5", "bart")}
 
 
 @each("kind", ["t5", "bart"])
@@ -58,9 +52,9 @@ def test_the_held_out_loss_is_that_of_the_model_on_the_same_pairs(kind):
         assert sum(found["per_text_bytes"][:4]) == sum(sizes[:4])
 
 
-def test_an_adapted_model_lowers_its_held_out_loss(folders, tmp_path):
-    made = adapt(folders["t5"], TEXT, "lm", tmp_path / "whole", heldout=Corpus.of(TEXTS), general=Corpus.of(TEXTS[:3]),
-                 heldout_every=1, **{**OPTIONS, "steps": 6})  # fmt: skip
+def test_an_adapted_model_lowers_its_held_out_loss(encoder_decoders, tmp_path):
+    measured = {"heldout": Corpus.of(TEXTS), "general": Corpus.of(TEXTS[:3]), "heldout_every": 1}
+    made = adapt(encoder_decoders["t5"], TEXT, "lm", tmp_path / "whole", **measured, **{**OPTIONS, "steps": 6})
     lines = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
     losses = [line["heldout"]["terms"]["denoising"] for line in lines if "heldout" in line]
     assert losses[-1] < losses[0] - 0.1 and all("general" in line for line in lines if "heldout" in line)
@@ -80,11 +74,11 @@ def test_an_adapted_model_lowers_its_held_out_loss(folders, tmp_path):
         ("bart", {"rules": ["freeze names=encoder"], "masking": "infilling shuffle=false"}),
     ],
 )
-def test_what_trains(folders, tmp_path, kind, options):
+def test_what_trains(encoder_decoders, tmp_path, kind, options):
     place = tmp_path / str(len(list(tmp_path.iterdir())))
     method = options.pop("method", "lm")
-    made = adapt(folders[kind], TEXT, method, place, **{**OPTIONS, **options})
-    before, after = (load_language_model(path).model.state_dict() for path in (folders[kind], made.out))
+    made = adapt(encoder_decoders[kind], TEXT, method, place, **{**OPTIONS, **options})
+    before, after = (load_language_model(path).model.state_dict() for path in (encoder_decoders[kind], made.out))
     moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
     assert moved and all(value.isfinite().all() for value in after.values())
     frozen = any("freeze" in rule for rule in options.get("rules", ()))
@@ -104,10 +98,10 @@ def test_what_trains(folders, tmp_path, kind, options):
         ({"documents": "joined"}, "cannot be joined for a seq2seq"),
     ],
 )
-def test_what_is_refused_by_name(folders, tmp_path, options, message):
+def test_what_is_refused_by_name(encoder_decoders, tmp_path, options, message):
     method = options.pop("method", "lm")
     with pytest.raises(UserError, match=message):
-        adapt(folders["t5"], TEXT, method, tmp_path / "out", **{**OPTIONS, **options})
+        adapt(encoder_decoders["t5"], TEXT, method, tmp_path / "out", **{**OPTIONS, **options})
 
 
 def test_corruptions_are_refused_for_other_models(tiny_bert, tmp_path):

@@ -19,7 +19,7 @@ from tests.hostile.makers import (
 from tests.hostile.runner import Case, Maker
 
 ASK = put("prompts.jsonl", lines([{"prompt": "Say it.", "checks": [{"check": "uppercase"}]}]))
-T5 = put("bert/config.json", {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]})
+T5 = put("bert/config.json", {"model_type": "t5", "architectures": ["T5Model"]})
 MULTIMODAL = put("bert/config.json", {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]})
 INSPECT = "inspect model llama"
 
@@ -27,12 +27,13 @@ MODELS = [
     Case("a decoder", DECODE, 0, DONE, decoder(), check=made),
     *(
         Case(
-            f"a sequence-to-sequence model: {command.split(' --')[0]}", command, 2, r"'bert' is a T5.*sequence",
+            f"an encoder-decoder without its head: {command.split(' --')[0]}", command, 2,
+            r"'bert' is a T5Model, an encoder-decoder without",
             several(T5, ASK),
         )
-        for command in (TEXT, MERGE, "inspect model bert", INSTRUCTIONS.replace("llama", "bert"))
+        for command in (TEXT, "inspect model bert", INSTRUCTIONS.replace("llama", "bert"))
     ),
-    Case("a sequence-to-sequence model in a study", DRY, 2, r"T5ForConditionalGeneration, a sequence", T5),
+    Case("an encoder-decoder without its head in a study", DRY, 2, r"T5Model, an encoder-decoder without", T5),
     Case("a multimodal model", TEXT, 2, r"a multimodal model \(vision\)", MULTIMODAL),
     Case(
         "a decoder without its head", DECODE, 2, r"LlamaModel without the language-model head",

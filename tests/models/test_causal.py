@@ -186,7 +186,7 @@ def test_the_method_lm_adapts_a_decoder(stories, tmp_path):
         adapt(stories, Corpus.of(TEXTS), "mlm", tmp_path / "no", **options)
 
 
-@each("name", ["ViTForMaskedImageModeling", "Strange"])
+@each("name", ["OtherForImageGeneration", "Strange"])
 def test_a_class_of_no_known_kind_is_named(name):
     with pytest.raises(UserError, match=f"No language model could be loaded from 'folder': {name} is neither"):
         kind_of_checkpoint([name], "folder")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from acclimate.base.errors import UserError
@@ -80,13 +81,26 @@ def test_the_kind_is_found_and_the_probe_says_what_is_possible(tmp_path):
         encode_layers(loaded.model, torch.ones(1, 4, dtype=torch.long), torch.zeros(1, 4, dtype=torch.long))
 
 
+def test_missing_weights_are_found(tmp_path):
+    for name, message in (
+        ("decoder.block.1.layer.0.SelfAttention.q.weight", "incomplete: 1"),
+        ("lm_head.weight", "no language-model head"),
+    ):
+        folder = save_tiny("mt5", tmp_path / name)
+        weights = load_file(folder / "model.safetensors")
+        del weights[name]
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(UserError, match=message):
+            load_language_model(folder)
+
+
 def test_a_model_that_depends_on_padding_reads_rows_one_by_one(monkeypatch):
     model = tiny_model("bart")
     encoder = model.get_encoder()
     own = encoder.forward
 
-    def forward(input_ids, attention_mask=None):  # sees padding
-        return own(input_ids=input_ids)
+    def forward(attention_mask=None, **inputs):  # sees padding
+        return own(**inputs)
 
     monkeypatch.setattr(encoder, "forward", forward)
     monkeypatch.setattr(probe, "_FOUND", {})

@@ -167,6 +167,36 @@ def test_adapts_a_decoder_or_says_why_not(decoders, method, kind, tmp_path):
     assert model(input_ids=ids).logits.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=() if "seq2seq" in lookup(name).kinds else pytest.mark.slow) for name in names()],
+)
+def test_adapts_an_encoder_decoder_or_says_why_not(encoder_decoders, method, tmp_path):
+    cls, start = lookup(method), encoder_decoders["t5" if len(method) % 2 else "bart"]
+    if "seq2seq" not in cls.kinds:
+        with pytest.raises(UserError, match=f"Method '{method}' .*a seq2seq one; use another method, such as lm"):
+            run(start, method, tmp_path / "out", steps=1)
+        assert not (tmp_path / "out").exists()
+        return
+    result = run(start, method, tmp_path / "out", steps=2)
+    before, after = weights(start), weights(tmp_path / "out")
+    assert before.keys() == after.keys() and all(value.isfinite().all() for value in after.values())
+    assert any(not torch.equal(value, after[name]) for name, value in before.items()) == cls.trains
+    assert ("denoising" in result.losses) == cls.trains
+    _, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+def test_an_interrupted_run_of_an_encoder_decoder_resumes_to_identical_weights(encoder_decoders, tmp_path):
+    run(encoder_decoders["bart"], "lm", tmp_path / "whole", steps=3)
+    with killed(2):
+        run(encoder_decoders["bart"], "lm", tmp_path / "cut", steps=3, save_every=1, heldout=HELD)
+    with counted() as steps:
+        run(encoder_decoders["bart"], "lm", tmp_path / "cut", steps=3, save_every=1, heldout=HELD)
+    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert steps == [2] and all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
 @pytest.mark.parametrize("method", installed(REGISTRY, ["dga", "das", "simcse"]))
 def test_a_contrast_of_dropout_masks_needs_dropout(tiny_llama, method, tmp_path):
     with pytest.raises(UserError, match=r"--dropout 0\.1"):

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from acclimate.adaptation.run import Feature, Run
+from acclimate.base.errors import UserError
 from acclimate.engine.callbacks import check_trackers, tensorboard_folder
 from acclimate.engine.micro_batches import check_optimizer
 from acclimate.models.compiling import compiled_layers
@@ -55,6 +56,11 @@ class Sharding(Feature):
         from acclimate.engine.sharding import check_sharding
 
         run.sharded = check_sharding(run.options, run.method, run.adapter, run.precision)
+
+    def prepare(self, run: Run) -> None:
+        """Refuse an encoder-decoder, whose two stacks share the embeddings that the whole model would gather."""
+        if run.sharded and run.kind.pairs:
+            raise UserError(f"Parameters cannot be sharded (FSDP): {type(run.loaded.model).__name__} has two stacks.")
 
     def arguments(self, run: Run) -> dict[str, Any]:
         """Divide the weights, and return the class of the trainer."""

@@ -60,7 +60,7 @@ from acclimate.engine.options import (
     check_adapter,
 )
 from acclimate.engine.row_options import DocumentBorders, RowLayout
-from acclimate.models.kinds import MASKED
+from acclimate.models.kinds import MASKED, SEQ2SEQ
 
 if TYPE_CHECKING:
     Steps = Collection[int]
@@ -176,7 +176,10 @@ class TrainingOptions(TextOptions):
         ),
     ] = None
     seed: Seed = 0
-    max_length: Annotated[Length | None, replace(LENGTH, default=f"{MASKED.max_length}; {LENGTH_OF_CAUSAL}")] = None
+    max_length: Annotated[
+        Length | None,
+        replace(LENGTH, default=f"{MASKED.max_length}; {SEQ2SEQ.max_length} for encoder-decoders; {LENGTH_OF_CAUSAL}"),
+    ] = None
     batch_size: BatchSize = 64
     mask_rate: Annotated[
         Number, Field(gt=0, lt=1), Option("Share of tokens that a masked model predicts.", METHOD)

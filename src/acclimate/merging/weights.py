@@ -96,7 +96,7 @@ class Checkpoint:
         """
         self.folder, self.label = folder, label
         self.config = load_config(folder)
-        check_architecture(self.config, label)
+        check_architecture(self.config, label, language=False)
         if parts := describe_extensions(self.config):
             raise UserError(f"'{label}' has {parts}, which cannot be merged; choose a model without them.")
         self.trains_missing_head = kind_of_checkpoint(self.config.architectures, label).trains_missing_head

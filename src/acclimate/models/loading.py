@@ -147,6 +147,9 @@ TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
 def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     """Return the parameters of the head by name, without the decoder weight if it is tied to the embeddings."""
     inside = {id(parameter) for parameter in model.base_model.parameters()}
+    if model.base_model is model:  # the stacks of T5 are next to its head
+        head, words = model.get_output_embeddings(), model.get_input_embeddings()
+        inside -= {id(weight) for weight in head.parameters()} - {id(weight) for weight in words.parameters()}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in inside}
 
 
@@ -279,8 +282,13 @@ def read_kind(path: str | Path) -> ModelKind:
     return kind_of_checkpoint(config.architectures, path)
 
 
-def check_architecture(config: PretrainedConfig, path: str | Path) -> None:
+def check_architecture(config: PretrainedConfig, path: str | Path, language: bool = True) -> None:
     """Refuse models whose loss is of another kind, by name.
+
+    Args:
+        config: The configuration of the model.
+        path: The model, for messages.
+        language: Whether it has to be a language model.
 
     Raises:
         UserError: If the model is a multimodal one, or an encoder-decoder without a language-model head.
@@ -295,7 +303,7 @@ def check_architecture(config: PretrainedConfig, path: str | Path) -> None:
             f"'{path}' is a {name}, a multimodal model{what}; acclimate adapts models of text: masked ones, causal "
             "ones and encoder-decoders. Save its text model by itself and adapt that."
         )
-    if reads_both and kind is None:
+    if reads_both and kind is None and language:
         raise UserError(
             f"'{path}' is a {name}, an encoder-decoder without the language-model head that its decoder needs; give "
             "the checkpoint of the language model itself (…ForConditionalGeneration)."
@@ -350,15 +358,20 @@ def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) ->
     Raises:
         UserError: If weights of the encoder are missing or have another shape.
     """
-    prefix = f"{model.base_model_prefix}."
+    head = head_parameters(model) if model.base_model is model else None
+    prefix = "" if head else f"{model.base_model_prefix}."
+
+    def inside(name: str) -> bool:
+        return name.startswith(prefix) and ".pooler." not in name and name not in (head or ())
+
     for name, stored, expected in sorted(info["mismatched_keys"]):
-        if name.startswith(prefix) and ".pooler." not in name:
+        if inside(name):
             raise UserError(
                 f"The weights in '{path}' do not fit its config.json: {name} has the shape {tuple(stored)} instead of "
                 f"{tuple(expected)}."
             )
     fresh = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
-    lost = sorted(name for name in fresh if name.startswith(prefix) and ".pooler." not in name)
+    lost = sorted(filter(inside, fresh))
     if lost:
         first = {name.partition(".")[0] for name in info["unexpected_keys"]}  # _orig_mod of torch.compile, module
         hint = (

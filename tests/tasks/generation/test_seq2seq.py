@@ -15,7 +15,6 @@ from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds.generation.data import Prompted
 from acclimate.tasks.kinds.generation.model import PairAnswerModel, load_answer_model, plain_prompt
 from acclimate.tasks.prediction import load_predictor
-from tests.tiny import save_tiny
 
 WORDS = "food good waiter kind cold soup slow".split()
 ITEMS = [
@@ -25,17 +24,11 @@ ITEMS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    place = tmp_path_factory.mktemp("models")
-    return {kind: save_tiny(kind, place / kind) for kind in ("t5", "bart")}
-
-
 @pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_loss_and_answers_are_those_of_the_model_itself(folders, kind):
-    head = load_answer_model(folders[kind], 80)
+def test_loss_and_answers_are_those_of_the_model_itself(encoder_decoders, kind):
+    head = load_answer_model(encoder_decoders[kind], 80)
     assert isinstance(head, PairAnswerModel)
-    bare = AutoModelForSeq2SeqLM.from_pretrained(folders[kind]).eval()
+    bare = AutoModelForSeq2SeqLM.from_pretrained(encoder_decoders[kind]).eval()
     losses, texts = [], []
     for item in ITEMS:
         source = torch.tensor([head.tokenizer(plain_prompt(item))["input_ids"]])
@@ -54,8 +47,8 @@ def test_loss_and_answers_are_those_of_the_model_itself(folders, kind):
     assert alone == texts
 
 
-def test_stop_strings_cut_the_answer(folders):
-    head = load_answer_model(folders["t5"], 80)
+def test_stop_strings_cut_the_answer(encoder_decoders):
+    head = load_answer_model(encoder_decoders["t5"], 80)
     ids = head.tokenizer("the food")["input_ids"]
     whole = write_texts(head.model, head.tokenizer, [ids], Decoding(8))[0].text
     stop = whole[len(whole) // 2 :][:1]
@@ -69,12 +62,12 @@ def row_of(split, number):
     return {"question": " ".join(words), "answers": [words[-1], f"the {number}th"]}
 
 
-def test_an_encoder_decoder_learns_to_answer_and_predicts_what_it_answered(folders, tmp_path):
+def test_an_encoder_decoder_learns_to_answer_and_predicts_what_it_answered(encoder_decoders, tmp_path):
     sizes = {"train": 32, "dev": 6, "test": 8}
     task = load_task({split: [row_of(split, n) for n in range(count)] for split, count in sizes.items()}, name="copy")
     options = {"precision": "fp32", "progress": False, "max_length": 64, "max_new_tokens": 4, "learning_rate": 1e-2}
-    made = finetune(folders["t5"], task, epochs=12, batch_size=8, out=tmp_path / "tuned", **options)
-    untrained = finetune(folders["t5"], task, epochs=0, **options)
+    made = finetune(encoder_decoders["t5"], task, epochs=12, batch_size=8, out=tmp_path / "tuned", **options)
+    untrained = finetune(encoder_decoders["t5"], task, epochs=0, **options)
     assert made.metrics["chrf"] > untrained.metrics["chrf"] + 0.1
     predictor = load_predictor(tmp_path / "tuned", 64)
     answers = predictor.answer(list(task.test), "fp32")
