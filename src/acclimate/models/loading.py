@@ -359,7 +359,7 @@ def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) ->
         UserError: If weights of the encoder are missing or have another shape.
     """
     head = head_parameters(model) if model.base_model is model else None
-    prefix = "" if head else f"{model.base_model_prefix}."
+    prefix = f"{model.base_model_prefix}." if head is None else ""
 
     def inside(name: str) -> bool:
         return name.startswith(prefix) and ".pooler." not in name and name not in (head or ())

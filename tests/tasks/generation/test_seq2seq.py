@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from acclimate.data.task_kinds import load_task
-from acclimate.evaluation.generating import Decoding, write_texts
+from acclimate.models.generating import Decoding, write_texts
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds.generation.data import Prompted
 from acclimate.tasks.kinds.generation.model import PairAnswerModel, load_answer_model, plain_prompt
