@@ -263,7 +263,7 @@ def test_sentinels_in_a_text_are_not_used_for_it():
     assert made.source.tolist() == full and made.target.tolist() == [2] and not made.spelled.any()
 
 
-def test_texts_without_a_word():
+def test_texts_of_special_tokens_alone():
     for kind, strategy, empty in (
         ("t5", SpanCorruption(), [2]),
         ("bart", Infilling(), [1, 2]),
