@@ -25,7 +25,7 @@ STEPS = 2
 COMMANDS = typer.main.get_command(app)
 QUICK = ("README.md", "docs/models.md", "docs/install.md")
 """Pages of the first hour that are short, which are run in every test run; the others are slow tests."""
-MOST_SKIPPED = 16
+MOST_SKIPPED = 18
 TO_COPY = sorted((ROOT / "src" / "acclimate" / "study" / "recipes").glob("*.yaml"))
 
 

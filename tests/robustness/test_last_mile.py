@@ -181,6 +181,18 @@ def test_files_of_sentence_encoders_have_the_names_that_servers_know(mode, class
     check_encoder(again, classic, base)
 
 
+def test_no_file_outside_of_the_folder_is_changed(tmp_path):
+    for place in ("out", "secret"):
+        (tmp_path / place).mkdir()
+    outside = tmp_path / "secret" / "config.json"
+    outside.write_text('{"pooling_mode": "cls"}')
+    for path in ("../secret", str(tmp_path / "secret")):
+        modules = [{"path": path, "type": "sentence_transformers.models.Pooling"}]
+        (tmp_path / "out" / "modules.json").write_text(json.dumps(modules))
+        write_portable_modules(tmp_path / "out")
+    assert outside.read_text() == '{"pooling_mode": "cls"}'
+
+
 @pytest.mark.slow
 def test_trained_sentence_encoders_have_the_names_that_servers_know(encoder, tmp_path):
     base = encoder("mean")

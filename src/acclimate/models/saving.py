@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -173,22 +173,33 @@ def write_portable_modules(folder: Path) -> None:
         folder: Folder of the encoder.
     """
     modules = _read_modules(find_file(str(folder), "modules.json"))
-    for module in modules:
+    renamed = [{**module} for module in modules]
+    for module in renamed:
         library, _, kind = str(module.get("type")).rpartition(".")
         if library.startswith("sentence_transformers.") and kind in ("Transformer", "Pooling", "Dense", "Normalize"):
             module["type"] = f"sentence_transformers.models.{kind}"
-        path = folder / str(module.get("path")) / "config.json"
-        if kind == "Pooling" and (entries := read_json_object(path)):
-            given = entries.get("pooling_mode")
-            chosen = [given] if isinstance(given, str) else given or ()
-            known = {f"pooling_mode_{name}": later in chosen for name, later in POOLING_MODES.items()}
-            write_json(path, {**known, **entries})
-    write_json(folder / "modules.json", modules)
+        place = str(module.get("path"))
+        if kind == "Pooling" and MODULE_FOLDER.fullmatch(place):
+            _complete(folder / place / "config.json", _name_pooling)
+    if renamed != modules:
+        write_json(folder / "modules.json", renamed)
     length = (read_json_object(folder / "tokenizer_config.json") or {}).get("model_max_length")
-    for name in SENTENCE_ENCODER_FILES[2:]:
-        entries = read_json_object(folder / name)
-        if entries is not None and isinstance(length, int) and length < LONGEST_LIMIT:
-            write_json(folder / name, {"max_seq_length": length, **entries})
+    if isinstance(length, int) and length < LONGEST_LIMIT:
+        for name in SENTENCE_ENCODER_FILES[2:]:
+            _complete(folder / name, lambda _: {"max_seq_length": length})
+
+
+def _name_pooling(entries: Mapping[str, Any]) -> dict[str, bool]:
+    given = entries.get("pooling_mode")
+    chosen = [given] if isinstance(given, str) else given or ()
+    return {f"pooling_mode_{name}": later in chosen for name, later in POOLING_MODES.items()}
+
+
+def _complete(file: Path, make: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Put entries that a JSON file lacks before the others; leave a missing or complete file as it is."""
+    entries = read_json_object(file)
+    if entries is not None and (made := make(entries)).keys() - entries.keys():
+        write_json(file, {**made, **entries})
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
