@@ -182,21 +182,29 @@ def test_what_does_not_pass_is_explained_in_a_line(failure, message, monkeypatch
         ("http://h:x/v1", {"model": "m"}, "An endpoint is an address such as"),
         ("http://h/v1", {"model": "m", "key_env": KEY}, "never a key itself"),
         ("http://h/v1", {"model": "m", "key_env": "NOT_SET_HERE"}, "NOT_SET_HERE, which key_env names, is not set"),
+        ("http://h/v1", {"model": "m", "key_env": "A_BAD_KEY"}, "A_BAD_KEY has characters that are in no key"),
         ("http://h/v1", {"model": "m", "concurrency": 0}, "concurrency of a writer must be at least 1"),
         ("http://h/v1", {"model": "m", "temperature": -1}, "a temperature of at least 0"),
         ("http://h/v1", {"model": "m", "extra": "[1]"}, "extra is a JSON object"),
         ("http://h/v1 model=m heat=2", {}, "Unknown parameter of writer 'model' 'heat'"),
     ],
 )
-def test_mistakes_are_explained(by, options, message):
+def test_mistakes_are_explained(by, options, message, monkeypatch):
+    monkeypatch.setenv("A_BAD_KEY", f"{KEY}\n{KEY}")
     with pytest.raises(UserError, match=message) as raised:
         open_writer(by, **options)
     assert KEY not in str(raised.value) and "pw" not in str(raised.value)
 
 
-def test_a_server_that_is_not_there_is_named_at_once():
+def test_a_server_that_is_not_there_is_named_at_once(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")  # not asked about this machine
+    with serve() as server:
+        assert write(server)[0].text == "about a"
+    monkeypatch.delenv("HTTP_PROXY")
+    with pytest.raises(UserError, match="cannot be reached"):
+        list(open_writer("http://a..b/v1", model="m").write(["b"]))
     with pytest.raises(UserError, match=r"http://127\.0\.0\.1:\d+/v1 cannot be reached.*start the server, or correct"):
-        list(open_writer(f"http://127.0.0.1:{free_port()}/v1", model="m").write(["a"]))
+        list(open_writer(f"http://127.0.0.1:{free_port()}/v1", model="m").write(["b"]))
 
 
 def test_ends_are_counted():

@@ -17,6 +17,7 @@ from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds.retrieval.generation import generate_queries
 from acclimate.tasks.kinds.retrieval.model import _scaled_cosine
 from tests.cases import each
+from tests.servers import completion, serve
 from tests.tiny import WORDS
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -102,6 +103,22 @@ def test_the_command_takes_a_function_of_a_file(tmp_path):
     rows = read(tmp_path / "out")
     assert len(rows) == 10 and all(row["query"].split()[1] in row["passage"] for row in rows)
     assert acclimate.generate_queries is generate_queries
+
+
+def test_models_behind_endpoints_write_and_score_queries(tmp_path):
+    def answer(prompt, number):
+        topic = next(one for one in PASSAGES if one in prompt).split()[1]
+        queries = f"1. which {topic} ?\n- is the {topic} good ?"
+        return completion(f"{len(topic)} points" if "from 0" in prompt else queries)
+
+    with serve(answer) as server:
+        by = f"{server.url} model=m concurrency=4"
+        result = generate_queries(PASSAGES, by, tmp_path / "out", progress=False, queries=2, scorer=by)
+    assert (result.queries, result.without) == (2 * len(PASSAGES), 0)
+    for row in read(tmp_path / "out"):
+        topic = row["passage"].split()[1]
+        assert row["query"] in (f"which {topic} ?", f"is the {topic} good ?")
+        assert row["margin"] == len(topic) - len(row["negative"].split()[1])
 
 
 @each(("options", "words"), [

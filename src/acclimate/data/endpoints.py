@@ -20,6 +20,8 @@ CONNECT_SECONDS, FIRST_DELAY, LONGEST_DELAY, LONGEST_PAUSE = 10.0, 1.0, 60.0, 36
 """Seconds to connect, and between two tries: of the first pause, of the longest, and of one that a server asks for."""
 MAX_BYTES = 2**26
 """Maximum size of an answer."""
+LOOPBACK = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+"""Addresses of this machine, which are never called through a proxy."""
 RETRIED = (408, 409, 425, 429)
 REJECTED = (400, 413, 422)
 """Status codes that may be gone at the next try, as from 500 on, and those that concern one request."""
@@ -111,6 +113,8 @@ class Endpoint:
                 f"The environment variable {key_env}, which key_env names, is not set; set it to the key of the "
                 "service on each machine that calls it."
             )
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise UserError(f"The environment variable {key_env} has characters that are in no key; set it again.")
         self._timeout, self._most, self._ended, self.retries = timeout, retries, ended, 0
         self._mutex, self._client = threading.Lock(), cast(Any, None)
 
@@ -173,6 +177,7 @@ class Endpoint:
                     headers=headers | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                     timeout=httpx2.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout)),
                     limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                    mounts=dict.fromkeys(LOOPBACK),
                 )
             return self._client
 
@@ -192,7 +197,7 @@ class Endpoint:
         except httpx2.TimeoutException as error:
             kind = _UnreachableError if isinstance(error, httpx2.ConnectTimeout) else FailedCallError
             raise kind(f"did not answer within {self._timeout:g} s") from None
-        except httpx2.ConnectError as error:
+        except (httpx2.ConnectError, httpx2.InvalidURL) as error:
             raise _UnreachableError(f"cannot be reached ({first_line(error)})") from None
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise FailedCallError(f"broke off ({first_line(error)})") from None

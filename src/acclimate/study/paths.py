@@ -14,7 +14,7 @@ from acclimate.base.files import is_written_as_path
 from acclimate.base.registry import Part, Registry, find_registry
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.data.sources import is_hub_name
-from acclimate.data.writers import LOCAL
+from acclimate.data.writers import LOCAL, SERVER
 
 
 def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
@@ -96,13 +96,21 @@ def locate_operations(parts: Iterable[Any], folder: Path) -> None:
     for operation, registry in ((one, registry) for given, registry in lists for one in given or []):
         for name, settings in operation.items():
             cls = registry.lookup(name)
-            written = [key for key in cls.functions if ".py:" in str(settings.get(key))]
-            locate_settings(settings, [*cls.files, *written], folder)
+            locate_settings(settings, cls.files, folder)
             settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
-            for key in cls.functions:
-                if str(settings.get(key)).startswith(LOCAL):
-                    model, blank, rest = settings[key].removeprefix(LOCAL).partition(" ")
-                    settings[key] = f"{LOCAL}{locate_model(model, folder)}{blank}{rest}"
+            settings |= {key: locate_writer(settings[key], folder) for key in cls.functions if settings.get(key)}
+
+
+def locate_writer(given: Any, folder: Path) -> Any:
+    """Resolve the file of a function, or the folder of a model, against ``folder``; addresses stay."""
+    if isinstance(given, Mapping):
+        return {**given, "by": locate_writer(given.get("by"), folder)}
+    if not isinstance(given, str) or given.startswith(SERVER):
+        return given
+    if given.startswith(LOCAL):
+        model, blank, options = given.removeprefix(LOCAL).partition(" ")
+        return f"{LOCAL}{locate_model(model, folder)}{blank}{options}"
+    return locate_file(given, folder) if ".py:" in given else given
 
 
 def locate_file(path: str, folder: Path) -> str:

@@ -87,9 +87,10 @@ class GenerateQueriesOptions(TextOptions):
     generator: Annotated[
         Function,
         Option(
-            "Python function that returns the queries of a passage, as FILE.py:FUNCTION.",
+            "Python function that returns the queries of a passage, as FILE.py:FUNCTION, or a model.",
             METHOD,
-            more="It gets the text of a passage, and returns a string or a list of them.",
+            more="It gets the text of a passage, and returns a string or a list of them. A model is given as "
+            "'http://HOST:PORT/v1 model=NAME' or 'model:PATH'; it writes a query per line.",
         ),
     ]
     out: Annotated[str | Path, Option("Output directory.", OUTPUT, recorded=False)]
@@ -114,7 +115,8 @@ class GenerateQueriesOptions(TextOptions):
     scorer: Annotated[
         Function | None,
         Option(
-            "Python function of a query and a passage that returns how relevant it is, such as a cross-encoder.",
+            "Python function of a query and a passage that returns how relevant it is, such as a cross-encoder; or a "
+            "model.",
             METHOD,
             default="none: all negatives count the same",
             more="The model then learns the difference of the scores of passage and negative (margin-MSE).",

@@ -270,5 +270,11 @@ def test_a_study_names_functions(plugin):
     found = config(f"{file.name}:summaries").relative_to(file.parent).domains[0].transform
     assert found == [{"generate": {"by": f"{file}:summaries"}}]
     assert config("summaries").relative_to(file.parent).domains[0].transform == [{"generate": {"by": "summaries"}}]
+    (file.parent / "writer").mkdir()
+    given = {"by": "model:writer max_tokens=4", "prompt": "{text}"}
+    located = config(given).relative_to(file.parent).domains[0].transform[0]["generate"]["by"]
+    assert located == f"model:{file.parent / 'writer'} max_tokens=4"
+    address = {"by": "http://localhost/v1", "model": "m", "prompt": "read a.py:f"}
+    assert config(address).relative_to(file.parent).domains[0].transform == [{"generate": address}]
     with pytest.raises(UserError, match=r"give functions as FILE\.py:FUNCTION in a study"):
         config(double)

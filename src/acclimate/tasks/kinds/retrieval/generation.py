@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,10 @@ from acclimate.base.progress import Progress
 from acclimate.base.registry import load_function
 from acclimate.base.verbs import Next
 from acclimate.base.version import __version__
+from acclimate.data.answer_parsing import parse_list
 from acclimate.data.documents import as_corpus, subsample_documents
+from acclimate.data.transform.generate import CachedFunction, read_number, read_rating
+from acclimate.data.writers import is_model
 from acclimate.evaluation.retrieval import rank_with_bm25
 from acclimate.tasks.embedding_options import GenerateQueriesOptions
 from acclimate.tasks.kinds.retrieval.data import MARGIN, Passage, Query, RetrievalTask
@@ -36,6 +39,15 @@ from acclimate.tasks.kinds.retrieval.encoder import load_bi_encoder
 from acclimate.tasks.kinds.retrieval.model import mine_negatives
 
 ROWS_FILE, SUMMARY_FILE = "train.jsonl", "queries.json"
+QUERY_PROMPT = (
+    "{text}\n\nWrite {number} search queries that this text answers, in the language of the text, as people would "
+    "type them. Reply with one query per line and nothing else."
+)
+SCORE_PROMPT = (
+    "Query:\n{query}\n\nPassage:\n{passage}\n\nHow well does the passage answer the query? Reply with one number "
+    "from 0 (not at all) to 10 (completely)."
+)
+"""What a model reads that writes queries, or scores passages, unless the user gives another prompt."""
 NO_NEGATIVES = "none"
 """Value of the option ``negatives`` with which none are mined."""
 
@@ -89,8 +101,8 @@ def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
         UserError: If a function cannot be loaded, fails or returns something else, or fewer than two queries remain.
             An existing result is left unchanged.
     """
-    generate = load_function(options.generator, "generator")
-    score = None if options.scorer is None else load_function(options.scorer, "scorer")
+    generate = _open_generator(options)
+    score = None if options.scorer is None else _open_scorer(options.scorer)
     if score is not None and options.negatives == NO_NEGATIVES:
         raise UserError("'scorer' compares a passage with a negative; leave negatives at bm25, or give a model.")
     out = follow_link(options.out)
@@ -117,7 +129,9 @@ def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
         raise UserError(f"The generator returned {len(queries)} queries that can be used; a task needs at least two.")
     if options.negatives != NO_NEGATIVES:
         queries = mine_negatives(queries, documents, ranked, options.seed)
-    rows = [_row(query, score) for query in queries]
+    rows = [_row(query) for query in queries]
+    if score is not None:
+        _add_margins(rows, score)
     answered = {query.relevant[0].id for query in queries}
     result = GeneratedQueries(out, len(texts), len(queries), len(texts) - len(answered), dropped, len(rows))
     with atomic_folder(out) as folder:
@@ -138,17 +152,42 @@ def show_queries(result: Any, options: GenerateQueriesOptions) -> Iterator[Any]:
     yield Next(["finetune", *words], "to train a retrieval model")
 
 
+def _open_generator(options: GenerateQueriesOptions) -> Callable[[Iterable[str]], Iterator[Any]]:
+    """Return what yields the queries of each of several passages."""
+    if is_model(options.generator):
+        prompt = QUERY_PROMPT.replace("{number}", str(options.queries))
+        return CachedFunction(options.generator, None, list, prompt=prompt, parse=parse_list).map
+    function = load_function(options.generator, "generator")
+    return lambda texts: (_call(function, "generator", text) for text in texts)
+
+
+def _open_scorer(given: Any) -> Callable[[Iterable[tuple[str, str]]], Iterator[Any]]:
+    """Return what yields the score of each of several pairs of a query and a passage."""
+    if is_model(given):
+        rate = CachedFunction(
+            given,
+            None,
+            read_rating,
+            "scorer",
+            prompt=SCORE_PROMPT,
+            parse=read_number,
+            split=lambda text: dict(zip(("query", "passage"), json.loads(text), strict=True)),
+        )
+        return lambda pairs: (score for (score,) in rate.map(json.dumps(pair) for pair in pairs))
+    function = load_function(given, "scorer")
+    return lambda pairs: (_call(function, "scorer", *pair) for pair in pairs)
+
+
 def _generate(
-    generate: Callable[..., Any], texts: Sequence[str], options: GenerateQueriesOptions
+    generate: Callable[[Iterable[str]], Iterator[Any]], texts: Sequence[str], options: GenerateQueriesOptions
 ) -> tuple[list[Query], dict[str, int]]:
     """Return the queries of all passages, and how many were not used, by reason."""
     dropped = dict.fromkeys(("empty", "equal to their passage", "generated before"), 0)
     queries: list[Query] = []
     seen = set[str]()
     with Progress("generate queries", len(texts), unit="passages", enabled=options.progress) as bar:
-        for number, text in enumerate(texts):
+        for number, (text, found) in enumerate(zip(texts, generate(texts), strict=True)):
             check_stop()
-            found = _call(generate, "generator", text)
             found = [found] if isinstance(found, str) else found
             if not isinstance(found, list | tuple) or not all(isinstance(query, str) for query in found):
                 raise UserError(f"The generator must return a string or a list of strings, not {found!r:.80}.")
@@ -172,22 +211,24 @@ def _keep_consistent(queries: Sequence[Query], ranked: Any, most: int) -> tuple[
     return [queries[place] for place in kept], left if isinstance(ranked, tuple) else left[0]
 
 
-def _row(query: Query, score: Callable[..., Any] | None) -> dict[str, Any]:
-    """Return the row of a query; with a scorer, also the margin of passage and negative."""
-    passage = query.relevant[0].text
-    row: dict[str, Any] = {"query": query.text, "passage": passage}
-    if query.negatives:
-        row["negative"] = query.negatives[0]
-    if score is not None:
+def _row(query: Query) -> dict[str, Any]:
+    """Return the row of a query."""
+    negative = {"negative": query.negatives[0]} if query.negatives else {}
+    return {"query": query.text, "passage": query.relevant[0].text, **negative}
+
+
+def _add_margins(rows: Sequence[dict[str, Any]], score: Callable[[Iterable[tuple[str, str]]], Iterator[Any]]) -> None:
+    """Add the margin of passage and negative to each row."""
+    found = score((row["query"], row[name]) for row in rows for name in ("passage", "negative"))
+    for row in rows:
         check_stop()
-        scores = [_call(score, "scorer", query.text, text) for text in (passage, row["negative"])]
+        scores = next(found), next(found)
         try:
             row[MARGIN] = float(scores[0]) - float(scores[1])
         except (TypeError, ValueError):
             row[MARGIN] = math.nan
         if not math.isfinite(row[MARGIN]):
             raise UserError(f"The scorer must return a finite number, not {scores[0]!r:.40} or {scores[1]!r:.40}.")
-    return row
 
 
 def _call(function: Callable[..., Any], what: str, *texts: str) -> Any:
