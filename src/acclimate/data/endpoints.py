@@ -197,7 +197,7 @@ class Endpoint:
         except httpx2.TimeoutException as error:
             kind = _UnreachableError if isinstance(error, httpx2.ConnectTimeout) else FailedCallError
             raise kind(f"did not answer within {self._timeout:g} s") from None
-        except (httpx2.ConnectError, httpx2.InvalidURL) as error:
+        except (httpx2.ConnectError, httpx2.InvalidURL, UnicodeError) as error:
             raise _UnreachableError(f"cannot be reached ({first_line(error)})") from None
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise FailedCallError(f"broke off ({first_line(error)})") from None

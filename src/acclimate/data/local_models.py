@@ -52,9 +52,8 @@ class LocalModel:
             seed = int(fingerprint([requests[place].seed for place in places]), 16) % 2**63
             chosen = [rows[place] for place in places]
             written = write_texts(self._model, self._tokenizer, chosen, Decoding(*settings, seed), "max_tokens")
-            for place, (text, finished, _) in zip(places, written, strict=True):
+            for place, (text, finished, count) in zip(places, written, strict=True):
                 ended = ("finished" if text.strip() else "empty") if finished else "truncated"
-                count = len(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
                 made[place] = (text, ended, len(rows[place]), count)
         return made
 
