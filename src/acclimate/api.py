@@ -75,6 +75,7 @@ from acclimate.data.documents import Corpus, as_corpus, format_count
 from acclimate.data.fasttext import NEGATIVE_SAMPLING_EXPONENT, Boundary as FastTextBoundary, load_fasttext
 from acclimate.data.fasttext import lookup_vector, save_fasttext, train_fasttext
 from acclimate.data.fields import PrecisionName, split_name
+from acclimate.data.answer_parsing import parse_pairs
 from acclimate.data.ngrams import WORD_PATTERN, normalize_words
 from acclimate.data.sentences import split_sentences
 from acclimate.data.stop_words import read_stop_words

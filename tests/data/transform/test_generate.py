@@ -136,6 +136,7 @@ def test_a_model_of_this_machine_makes_documents(tiny_llama):
         ({"refine": {"by": "program", "program": "{url} model=m prompt='Clean: {text}'"}}, "remove_lines(0, 0)"),
         ({"passages": {"words": "words.txt", "generator": {"by": "{url}", "model": "m"}}}, "a passage"),
         ({"generate": {"by": "{url} model=m prompt='{text}'"}}, "an answer"),
+        ({"comprehension": {"generator": "{url} model=m"}}, "Question: what?\nAnswer: one line"),
         ({"best": {"by": "rater", "rater": "{url} model=m prompt='Rate {text}'", "documents": 1}}, "Score: 7.5 of 10"),
     ],
 )

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import repeat
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from acclimate.api import (
@@ -23,6 +24,7 @@ from acclimate.api import (
     Transform,
     UserError,
     Writing,
+    parse_pairs,
     register_transform,
     shorten,
     split_sentences,
@@ -50,6 +52,11 @@ _WITHIN = {
     ),
 }
 TITLE = "title"
+PROMPT = (
+    "{text}\n\nWrite questions that this text answers, each with an answer copied word for word from the text. "
+    "Reply with lines that begin with 'Question:' and 'Answer:'."
+)
+"""What a model reads that writes questions, unless the user gives another prompt."""
 QUESTIONS = {
     "consequence": ('What follows from "{}"?', 'Given that "{}", what can be concluded?'),
     "contrast": ('What is in contrast to "{}"?', 'Which statement limits "{}"?'),
@@ -123,6 +130,11 @@ def read_answers(returned: Any) -> list[list[str]]:
     return found
 
 
+def read_pairs(answer: str) -> list[tuple[str, str]]:
+    """Return the questions and answers that a model wrote."""
+    return parse_pairs(answer, ("question", "q"), ("answer", "a"))
+
+
 @register_transform(
     "comprehension",
     paper="AdaptLLM, Cheng et al., ICLR 2024; TransformLLM, 2024",
@@ -142,8 +154,9 @@ class Comprehension(Transform):
         most: Maximum questions of each relation per document.
         least: Minimum characters of the sentences of a pair, as in the released code.
         plain: What happens to documents without a question: ``keep`` or ``drop``. ``pairs`` drop them.
-        generator: A function from a document to pairs of a question and an answer, instead of the patterns, as
-            ``by`` of ``generate``. Answers that are not in the document are left out, and counted.
+        generator: A function from a document to pairs of a question and an answer, instead of the patterns, or a
+            language model, as ``by`` of ``generate``, with options in quotation marks. Answers that are not in the
+            document are left out, and counted.
         key: What identifies the function, as ``key`` of ``generate``.
         seed: Random seed of the forms of the questions.
     """
@@ -169,14 +182,17 @@ class Comprehension(Transform):
 
     def apply(self, documents: Documents, context: OperationContext) -> Iterator[Document]:
         """Find the questions of each document, and write them after it."""
-        generate = None if self.generator is None else CachedFunction(self.generator, self.key, read_answers)
+        generate: CachedFunction | None = None
+        generated: Iterator[list[Any]] = repeat([])
+        if self.generator is not None:
+            generate = CachedFunction(self.generator, self.key, read_answers, prompt=PROMPT, parse=read_pairs)
+            generated = generate.map(documents, len(documents))
         counts, asked, foreign, plain = Counter[str](), 0, 0, list[str]()
-        for text, fields in documents.with_fields():
+        for (text, fields), made in zip(documents.with_fields(), generated, strict=generate is not None):
             if generate is None:
                 pairs = self._limit(mine_pairs(text, self.least))
                 questions = [(self._ask(pair, text), pair.second) for pair in pairs]
             else:
-                made = generate(text)
                 questions = [(question, answer) for question, answer in made if answer in text]
                 pairs = [Pair("generated", question, answer) for question, answer in questions]
                 foreign += len(made) - len(questions)
