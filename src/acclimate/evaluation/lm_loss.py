@@ -343,8 +343,9 @@ def _corrupt_documents(
         row = np.concatenate([made.source, ~made.target])
         labels = np.where(row < 0, ~row, IGNORE_INDEX)
         if tokenizer.is_fast:
-            spans = [encoded["offset_mapping"][index][place] for place in np.flatnonzero(made.spelled)]
-            spelled = "".join(text[start:end] for start, end in spans)
+            places, offsets = np.flatnonzero(made.spelled), encoded["offset_mapping"][index]
+            runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)  # some tokens do not cover the blanks
+            spelled = "".join(text[offsets[run[0]][0] : offsets[run[-1]][1]] for run in runs)
         else:
             spelled = str(tokenizer.decode(ids[made.spelled], skip_special_tokens=True))
         size = len(spelled.encode("utf-8", "surrogatepass"))
