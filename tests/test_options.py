@@ -150,14 +150,24 @@ ODD = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.sampled_from(FIELDS), ODD)
-def test_any_value_of_any_option_is_accepted_or_refused_in_one_line(place, value):
-    cls, field = place
+def accept_or_refuse(cls, field, value):
     try:
         build(cls, **{**required_options(cls), field.name: value})
     except UserError as error:
-        assert "\n" not in str(error) and len(str(error)) < 1000
+        assert "\n" not in str(error) and len(str(error)) < 1000, (field.name, error)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(FIELDS), ODD)
+def test_any_value_of_any_option_is_accepted_or_refused_in_one_line(place, value):
+    accept_or_refuse(*place, value)
+
+
+def test_long_and_nested_values_of_every_option_are_accepted_or_refused_in_one_line():
+    long = "x" * 5000
+    for value in (long, [long], {long: 1}, {1: 2}, {long: "x", "x": long}, f"{long}=1"):
+        for cls, field in FIELDS:
+            accept_or_refuse(cls, field, value)
 
 
 def test_every_number_has_a_limit():

@@ -177,7 +177,7 @@ def in_memory(texts, column):
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), max_size=5), st.sampled_from(["text", "Review"]))
-@example([".", "/", "*"], "text")  # names that exist
+@example([".", "/", "*", ".:S", "/:S"], "text")  # names that exist
 @settings(max_examples=8)
 def test_texts_in_memory_are_the_same_corpus_in_every_form(texts, column):
     texts = ["The soup was cold.", *texts]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import BeforeValidator
 
 from acclimate.base.bounds import MAX_SIZE, Fraction, Positive, SeedNumber, Size, TokenCount
-from acclimate.base.errors import UserError
+from acclimate.base.errors import UserError, shorten
 from acclimate.base.options import DATA, Option, options
 from acclimate.base.registry import PartLike, build_dataclass, parse_number, split_entry
 
@@ -112,7 +112,7 @@ def split_source(source: Any) -> tuple[str, Any]:
     kind, _, name = source.partition(":") if isinstance(source, str) else ("", "", "")
     if kind in MEMORIES:
         if not (name.isdigit() and 0 < int(name) <= MAX_SIZE):
-            raise ValueError(f"needs a number of texts to keep, as {kind}:500, not '{source}'")
+            raise ValueError(f"needs a number of texts to keep, as {kind}:500, not {shorten(source)}")
         return kind, int(name)
     return (CHAT, name) if kind == CHAT and name else (TEXT, source)
 
@@ -179,7 +179,8 @@ def read_shares(value: Any) -> Any:
             find_memory(value)
             return value
         if not all(shared):
-            raise ValueError(f"needs a share for each source or for none, and '{items[shared.index(False)]}' has none")
+            without = shorten(items[shared.index(False)])
+            raise ValueError(f"needs a share for each source or for none, and {without} has none")
         if len({source for source, _, _ in parts}) < len(parts):
             raise ValueError("names a source twice; give it once")
         items = {source: share for source, _, share in parts}
@@ -203,7 +204,9 @@ def _check_each(found: dict[Any, Any]) -> dict[Any, Any]:
     """Check the share of each source."""
     for source, share in found.items():
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-            raise ValueError(f"must give '{source}' a share of at least 0 and less than 1, not {share}")
+            raise ValueError(
+                f"must give {shorten(source)} a share of at least 0 and less than 1, not {shorten(share)}"
+            )
     if sum(split_source(source)[0] in MEMORIES for source in found) > 1:
         raise ValueError("keeps texts twice; give one of memory:NUMBER and reservoir:NUMBER")
     return found

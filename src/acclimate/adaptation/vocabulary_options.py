@@ -32,6 +32,8 @@ def split_new_tokens(given: Any) -> tuple[int | str | tuple[str, ...], dict[str,
             raise ValueError(str(error).removesuffix(".")) from error
     elif isinstance(given, Mapping) and len(given) == 1:
         ((given, settings),) = given.items()
+        if not isinstance(settings or {}, Mapping):
+            raise ValueError(f"must give the parameters of {shorten(given)} by name, not {shorten(settings)}")
     if isinstance(given, Sequence) and not isinstance(given, str):
         if not given or not all(isinstance(word, str) for word in given):
             raise ValueError(f"must be a number, a file or a list of words, not {shorten(given)}")

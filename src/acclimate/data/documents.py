@@ -482,8 +482,8 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
         return [write_row(row) if column == WHOLE_ROW else join_cells([*map(row.get, parts)]) for row in rows]
     strings = [item for item in items if item is not None]
     is_text = all(isinstance(item, str) for item in strings) and any(set(item) & set(" \n") for item in strings)
-    # A text of punctuation alone, such as "." or "/", may be an existing path.
-    worded = [one for one in strings if any(map(str.isalnum, str(one)))] or strings
+    # A text of punctuation alone, such as "." or "/", may be an existing path, also before a colon as in "/:S".
+    worded = [one for one in strings if any(map(str.isalnum, str(one).rpartition(":")[0] or str(one)))] or strings
     return items if is_text and not any(map(is_source, worded)) else None
 
 

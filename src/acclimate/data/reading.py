@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator
 
 from acclimate.base.bounds import SeedNumber
-from acclimate.base.errors import UserError
+from acclimate.base.errors import UserError, shorten
 from acclimate.base.options import DATA, Option, defaults, option_fields, option_words, options
 from acclimate.data.fields import Strings, TextColumn, join_names, read_names
 
@@ -130,7 +130,7 @@ CLEAN_RULES = ("html", "quotes", "signatures")
 def _check_rules(given: Any) -> Any:
     """Return names of what is removed; raise a ValueError if one is unknown."""
     if unknown := next((name for name in given if name not in CLEAN_RULES), None):
-        raise ValueError(f"must be of {', '.join(CLEAN_RULES)}, not '{unknown}'")
+        raise ValueError(f"must be of {', '.join(CLEAN_RULES)}, not {shorten(unknown)}")
     return given
 
 

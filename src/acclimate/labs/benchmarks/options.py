@@ -80,7 +80,7 @@ class InspectBenchmarksOptions:
     limit: Annotated[Count | None, Option("Maximum items per task.", DATA, default="all")] = None
     chat_template: Annotated[
         Literal["no", "yes", "choose"],
-        BeforeValidator(lambda value: {True: "yes", False: "no"}.get(value, value)),
+        BeforeValidator(lambda value: ("no", "yes")[value] if isinstance(value, bool) else value),
         Option("Whether to ask through the chat template, or what is better for each model on dev.", METHOD),
     ] = "no"
     backend: Annotated[
