@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from acclimate import merge
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.averaging import AverageCallback
+from acclimate.adaptation.averaging import _AverageCallback
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
 from acclimate.data.documents import Corpus
@@ -102,7 +102,7 @@ def test_averaged_steps_are_spread_evenly(steps, count, share):
         return
     weight = torch.nn.Parameter(torch.zeros(1))
     engine = SimpleNamespace(model=SimpleNamespace(named_parameters=lambda: [("w", weight)]))
-    callback = AverageCallback(SimpleNamespace(engine=engine, clock=Clock()), count, share)
+    callback = _AverageCallback(SimpleNamespace(engine=engine, clock=Clock()), count, share, [])
     for step in range(1, steps + 1):
         callback.on_step_end(None, SimpleNamespace(global_step=step, max_steps=steps), None)
     distances = np.diff(callback.steps)

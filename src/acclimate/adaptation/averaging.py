@@ -5,7 +5,6 @@ See Tian et al., "WSM: Decay-free learning rate schedule via checkpoint merging"
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,15 @@ from acclimate.base.progress import print_message
 from acclimate.engine.callbacks import ResumableCallback
 from acclimate.engine.trainer import CallbackFactory, StepTrainer
 
-AVERAGE_FILE = "average.json"
-"""File next to the model with the steps of the mean, and, in a checkpoint, the steps so far."""
-SUMS_FILE = "average.safetensors"
+AVERAGE_FILE, SUMS_FILE = "average.json", "average.safetensors"
 
 
 class Averaging(Feature):
     """The mean of the weights after evenly spaced steps, the last step included."""
 
     def __init__(self, run: Run) -> None:
-        """Refuse what the mean of weights would not be right for."""
         options, method = run.options, run.method
-        self.count, self.share = int(options.average_last or 0), run.schedule.decay
+        self.count, self.share, self.steps = int(options.average_last or 0), run.schedule.decay, list[int]()
         wrong = {
             f"method {method.name}": method.changes_result or method.stages() or not method.trains,
             "adapter: the mean of its factors is not that of their products": run.adapter is not None,
@@ -51,66 +47,46 @@ class Averaging(Feature):
 
     def callbacks(self, run: Run) -> list[CallbackFactory]:
         """Return what sums the weights."""
-        return [partial(self._make, run)]
-
-    def _make(self, run: Run, trainer: StepTrainer) -> AverageCallback:
-        self.made = AverageCallback(trainer, self.count, self.share)
-        return self.made
+        return [lambda trainer: _AverageCallback(trainer, self.count, self.share, self.steps)]
 
     def close(self, run: Run) -> None:
         """Record the steps."""
-        steps = self.made.steps
-        run.result.preparation[AVERAGE_FILE] = {"steps": steps}
-        print_message(
-            f"The model is the mean of the weights after steps {', '.join(f'{step:,}' for step in steps)}.",
-            enabled=run.progress,
-        )
+        run.result.preparation[AVERAGE_FILE] = {"steps": self.steps}
+        print_message(f"The model is the mean of the weights after steps {self.steps}.", enabled=run.progress)
 
 
-class AverageCallback(ResumableCallback):
-    """Sums the weights that train in fp64 in the memory of the host: 8 bytes per weight, whatever the number."""
+class _AverageCallback(ResumableCallback):
+    """Sums the weights that train in fp64 in the memory of the host, and puts their mean into the model at the end.
 
-    def __init__(self, trainer: StepTrainer, count: int, share: float) -> None:
-        """Set up the callback.
+    The ``steps`` are spread over a ``share`` of the training. One that ends by time may jump over some.
+    """
 
-        Args:
-            trainer: The trainer.
-            count: Number of checkpoints. A training that ends by time may jump over some of the last ones.
-            share: Share of the training at its end over which they are spread.
-        """
-        self.trainer, self.count, self.share = trainer, count, share
-        self.steps: list[int] = []
-        self.sums: dict[str, Tensor] = {}
-        self._due = 0
+    def __init__(self, trainer: StepTrainer, count: int, share: float, steps: list[int]) -> None:
+        self.trainer, self.count, self.share, self.steps = trainer, count, share, steps
+        self.sums, self._due = dict[str, Tensor](), 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Add the weights after a step, if it is the next one."""
         done = min(1.0, max(state.global_step / state.max_steps, self.trainer.clock.spent))
         due = int((done - 1 + self.share) / self.share * self.count + 1e-6)
-        if due <= self._due:
-            return
-        self._due = due
-        self.steps.append(state.global_step)
-        for name, weight in self._weights():
-            value = weight.detach().to("cpu", torch.float64)
-            self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
+        if due > self._due:
+            self._due = due
+            self.steps.append(state.global_step)
+            for name, weight in self._weights().items():
+                value = weight.detach().to("cpu", torch.float64)
+                self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Replace the weights by their mean."""
-        for name, weight in self._weights() if self.steps else ():
+        for name, weight in self._weights().items() if self.steps else ():
             weight.data.copy_(self.sums[name] / len(self.steps))
 
     def save(self, checkpoint: Path) -> None:
-        """Write the sums."""
         write_json(checkpoint / AVERAGE_FILE, {"steps": self.steps, "due": self._due})
         save_file(self.sums, checkpoint / SUMS_FILE)
 
     def load(self, checkpoint: Path) -> None:
-        """Restore the sums."""
         found = read_json(checkpoint / AVERAGE_FILE)
-        self.steps, self._due = found["steps"], found["due"]
-        self.sums = load_file(checkpoint / SUMS_FILE)
+        self.steps[:], self._due, self.sums = found["steps"], found["due"], load_file(checkpoint / SUMS_FILE)
 
-    def _weights(self) -> list[tuple[str, Tensor]]:
+    def _weights(self) -> dict[str, Tensor]:
         named = self.trainer.engine.model.named_parameters()
-        return [(name, weight) for name, weight in named if weight.requires_grad]
+        return {name: weight for name, weight in named if weight.requires_grad}

@@ -260,10 +260,7 @@ class Clock:
 
 
 def follow(schedule: Schedule, steps: int, clock: Clock) -> Callable[[int], float]:
-    """Return the factor of the learning rate after so many steps.
-
-    Under a time budget the progress is the share of time spent, if that is more than the share of steps.
-    """
+    """Return the factor of the learning rate by step; under a time budget, by the time spent if that is further."""
     return lambda step: float(schedule.factor(max(step / steps, clock.spent), steps))
 
 

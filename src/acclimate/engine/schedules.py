@@ -38,7 +38,6 @@ class Schedule:
     warmup: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check that the warm-up ends before the fall begins."""
         if self.shape == "wsd" and self.decay + self.warmup > 1 + 1e-9:
             raise UserError(f"A warm-up of {self.warmup:g} and a decay of {self.decay:g} exceed the training.")
 
@@ -61,10 +60,7 @@ LINEAR = Schedule()
 def read_schedule(given: Any, warmup: float, averages: bool = False) -> Schedule:
     """Return the schedule that a user gave: ``"NAME"``, ``"NAME decay=SHARE"`` or ``{NAME: {"decay": share}}``.
 
-    Args:
-        given: The schedule.
-        warmup: Share of the training over which the rate rises.
-        averages: Whether checkpoints of the last ``decay`` of the training are averaged, with any shape.
+    With ``averages``, checkpoints of the last ``decay`` of the training are averaged, whatever the shape.
 
     Raises:
         UserError: If the name or a value is wrong.

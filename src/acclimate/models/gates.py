@@ -228,10 +228,9 @@ def feed_forward_units(model: PreTrainedModel, part: str, least: int) -> list[Li
     Raises:
         UserError: If there are fewer.
     """
-    if experts := stacked_experts(model):
+    if stacked_experts(model):
         raise UserError(
-            f"The feed-forward of {type(model).__name__} is a mixture of experts ({next(iter(experts))}), whose units "
-            "cannot be separated; use only the parts H and E, or the adapter lora."
+            f"The feed-forward of {type(model).__name__} is a mixture of experts; use the parts H and E, or lora."
         )
     units: list[LinearUnits] = []
     for module in model.base_model.modules():

@@ -9,7 +9,7 @@ model, checkpoints need only the adapters, and the base model of a reference or 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -120,7 +120,13 @@ class LowRankAdapter(Adapter):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model.requires_grad_(False)
-            _inject(self.config, model, linear)
+            model.peft_config = {TRAINED: self.config}
+            holder: Any = nn.Module()  # by the configuration of a mixture, peft would take dense layers for experts
+            holder.model, holder.is_loaded_in_4bit = model, self.quantize is not None
+            inner = copy.deepcopy(self.config)
+            inner.target_modules = [f"model.{name}" for name in linear]
+            if linear:
+                import_peft().inject_adapter_in_model(inner, holder, TRAINED)
             for place, layer in self.layers.items():
                 _swap_hooks(linear[place], layer)
                 if self.subtracts:
@@ -254,9 +260,12 @@ class LowRankAdapter(Adapter):
 
         ``peft`` takes dense layers next to experts for experts, in some architectures; then there is no folder.
         """
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
         config = copy.deepcopy(self.config)
         config.target_parameters = list(self.experts) or None
-        if _is_misread(config, self.model):
+        convert_peft_config_for_transformers(read := copy.deepcopy(config), self.model, None)
+        if set(read.target_modules) != set(config.target_modules):
             return warn_once(f"peft cannot read adapters of {type(self.model).__name__}; use the merged model.")
         known = {
             name: value for name, value in self.model.state_dict().items() if not name.endswith(self.merged_names)
@@ -289,22 +298,18 @@ class LowRankAdapter(Adapter):
             UserError: If there are none, or this kind of adapter cannot adapt experts.
         """
         model, ends = self.model, tuple(f".{end}" for end in self.targets)
-        linear: dict[str, Any] = linear_layers(model)
-        experts = stacked_experts(model)
-        for end in ends:
-            if not any(f".{name}".endswith(end) for name in (*linear, *experts)):
-                known = ", ".join(sorted({name.rpartition(".")[2] for name in (*linear, *experts)}))
-                kind = type(model).__name__
-                raise UserError(f"No linear layer of {kind} is named '{end[1:]}'; there are {known}.")
-        if ends:
-            linear, experts = (
-                {name: one for name, one in found.items() if f".{name}".endswith(ends)} for found in (linear, experts)
-            )
+        found: Any = linear_layers(model), stacked_experts(model)
+        names = [f".{name}" for part in found for name in part]
+        for end in (end for end in ends if not any(name.endswith(end) for name in names)):
+            known = ", ".join(sorted({name.rpartition(".")[2] for name in names}))
+            raise UserError(f"No linear layer of {type(model).__name__} is named '{end[1:]}'; there are {known}.")
+        linear, experts = (
+            {name: one for name, one in part.items() if not ends or f".{name}".endswith(ends)} for part in found
+        )
         if experts and (self.dropout if self.stacks else ends):
-            why = " with dropout" if self.stacks else ""
             raise UserError(
-                f"The adapter '{self.name}'{why} cannot adapt the stacked experts of {type(model).__name__}; "
-                "use lora without dropout, or name other layers with targets=."
+                f"The adapter '{self.name}'{' with dropout' * self.stacks} cannot adapt the stacked experts of "
+                f"{type(model).__name__}; use lora without dropout, or name other layers with targets=."
             )
         return linear, experts if self.stacks else {}
 
@@ -326,11 +331,9 @@ class LowRankAdapter(Adapter):
     def _wrap_experts(self, name: str) -> None:
         """Add factors to a stack of experts, each initialized as those of a linear layer with its weight."""
         lora = import_peft().tuners.lora
-        place, _, parameter = name.rpartition(".")
-        about = {"r": self.r, "lora_alpha": self.alpha}
+        (place, _, parameter), about = name.rpartition("."), {"r": self.r, "lora_alpha": self.alpha}
         plain = import_peft().LoraConfig(use_rslora=self.config.use_rslora, **about)
-        bare = self.model.get_submodule(place)
-        layer = lora.layer.ParamWrapper(bare, TRAINED, parameter_name=parameter, config=plain, **about)
+        layer = lora.layer.ParamWrapper(self.model.get_submodule(place), TRAINED, parameter, config=plain, **about)
         self.model.set_submodule(place, layer)
         if not self.subtracts and self.config.init_lora_weights is True:
             return
@@ -347,12 +350,10 @@ class LowRankAdapter(Adapter):
             if self.subtracts:
                 self._decompose(singles[-1])
         for part in layer.lora_A:
-            trains = [getattr(singles[0], side)[part].weight.requires_grad for side in ("lora_A", "lora_B")]
-            a = torch.cat([one.lora_A[part].weight.detach() for one in singles])
-            b = torch.stack([one.lora_B[part].weight.detach() for one in singles], 2).flatten(1)
-            layer.lora_A[part].weight, layer.lora_B[part].weight = (
-                nn.Parameter(value, requires_grad=grad) for value, grad in zip((a, b), trains, strict=True)
-            )
+            a, b = ([getattr(one, side)[part].weight for one in singles] for side in ("lora_A", "lora_B"))
+            stacks = (layer.lora_A, a, torch.cat(a)), (layer.lora_B, b, torch.stack(b, 2).flatten(1))
+            for side, (first, *_), value in stacks:
+                side[part].weight = nn.Parameter(value.detach(), requires_grad=first.requires_grad)
 
     def _decompose(self, layer: Any) -> None:
         """Initialize the factors from the weight, and keep the weight by subtracting their product in the forward."""
@@ -482,29 +483,6 @@ def _layers(model: nn.Module) -> dict[str, Any]:
 def _base_weight(layer: Any) -> Any:
     """Return the frozen weight under an adapter."""
     return getattr(layer.get_base_layer(), getattr(layer, "parameter_name", "weight"))
-
-
-def _inject(config: Any, model: Any, linear: Collection[str]) -> None:
-    """Let ``peft`` wrap linear layers, inside a module without a configuration.
-
-    By the configuration of a mixture of experts, ``peft`` would take its dense layers for experts as well.
-    """
-    model.peft_config = {TRAINED: config}
-    if linear:
-        holder: Any = nn.Module()
-        holder.model, holder.is_loaded_in_4bit = model, getattr(model, "is_loaded_in_4bit", False)
-        inner = copy.deepcopy(config)
-        inner.target_modules = [f"model.{name}" for name in linear]
-        import_peft().inject_adapter_in_model(inner, holder, TRAINED)
-
-
-def _is_misread(config: Any, model: PreTrainedModel) -> bool:
-    """Return whether ``peft`` changes the targets of a configuration when it reads it."""
-    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-
-    read = copy.deepcopy(config)
-    convert_peft_config_for_transformers(read, model, None)
-    return set(read.target_modules) != set(config.target_modules)
 
 
 def _swap_hooks(bare: nn.Module, layer: nn.Module) -> None:

@@ -47,10 +47,9 @@ def body_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     tables = {id(module.weight) for module in base.modules() if isinstance(module, nn.Embedding)}
     head = model.get_output_embeddings()
     inside = {id(weight) for weight in base.parameters()} - tables - {id(getattr(head, "weight", None))}
-    named = model.named_parameters()
     return {
         re.sub(r"\.(base_layer|parametrizations|original)\b", "", name): weight
-        for name, weight in named
+        for name, weight in model.named_parameters()
         if id(weight) in inside and ".lora_" not in name
     }
 
@@ -81,6 +80,5 @@ def describe_reach(model: PreTrainedModel, reached: Iterable[Tensor], by: str, r
 
 
 def _size(weight: nn.Parameter) -> int:
-    """Return the number of weights; one in four bits is packed."""
-    shape = getattr(getattr(weight, "quant_state", None), "shape", None)
+    shape = getattr(getattr(weight, "quant_state", None), "shape", None)  # in four bits, two are packed in one
     return weight.numel() if shape is None else shape.numel()

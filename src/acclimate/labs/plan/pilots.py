@@ -115,8 +115,7 @@ def show_schedule(plan: Plan, options: ScheduleOptions) -> Iterator[Any]:
         return
     best = Schedule.parse(plan["best"])
     words = ["--steps", best.steps, "--learning-rate", f"{best.peak:g}", "--warmup", f"{best.warmup:g}"]
-    if best.shape != "linear":
-        words += ["--schedule", best.option]
+    words += ["--schedule", best.option] if best.shape != "linear" else []
     yield Next(["adapt", "--model", "MODEL", "--corpus", "TEXT", *words, "--out", "adapted"])
 
 

@@ -83,7 +83,6 @@ class Schedule:
     decay: float = schedules.DECAY
 
     def __post_init__(self) -> None:
-        """Check the shares."""
         self.shares()
 
     def shares(self) -> schedules.Schedule:

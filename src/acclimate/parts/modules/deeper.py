@@ -30,7 +30,6 @@ LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers")
 OUTPUTS = ("o_proj", "down_proj", "c_proj", "Wo", "out_proj", "dense_4h_to_h", "fc2", "w2")
 """Names of the layers that write into the residual stream."""
 OUTPUT = re.compile(rf"\b({'|'.join(OUTPUTS)})(_bias|\.weight|\.bias)?$")
-"""Pattern of the names of their weights."""
 RATES = "added_rates"
 """Buffer of a model with the learning rates of its tensors, for checkpoints."""
 
