@@ -29,7 +29,7 @@ WINDOW = 10_000
 """Maximum answers that wait for one before them; they are in files, so each takes only some hundred bytes."""
 CHARACTERS_PER_TOKEN, SHOWN_PROMPTS, SHOWN_CHARACTERS = 4, 3, 1000
 """For estimates of tokens, and what a dry run shows of prompts."""
-POLL_SECONDS, DRAIN_SECONDS = 0.1, 30.0
+POLL_SECONDS, DRAIN_SECONDS = 0.1, 10.0
 """Seconds between two looks at what another process does, and for what is under way when the work ends early."""
 
 
