@@ -80,6 +80,26 @@ def test_pairs_are_found_in_each_form(pairs):
         assert parse_pairs(write(pairs), QUESTION, ANSWER) == pairs, form
 
 
+@each(
+    ("answer", "found"),
+    [
+        ('{"entities": ["one", "two, three", "fou', ["one", "two, three"]),
+        ('```json\n[{"name": "one", "n": 1}, {"name": "two", "n', ["one"]),
+        ('["one"', []),
+        ('{"entities": {"one": "two"', []),
+        ("- one\x1f\n- \u2003two", ["one", "two"]),
+        ("see [1, 2] and\n- one\n- two", ["one", "two"]),
+    ],
+)
+def test_of_a_list_that_is_cut_the_whole_entries_are_read(answer, found):
+    assert parse_list(answer, commas=True) == found
+
+
+def test_of_pairs_that_are_cut_the_whole_ones_are_read():
+    answer = '[{"question": "one?", "answer": "a, b"}, {"question": "two, or three?", "answer": "c'
+    assert parse_pairs(answer, QUESTION, ANSWER) == [("one?", "a, b")]
+
+
 def test_parts_without_their_other_half_are_left_out():
     answer = "Q: one?\nQ: two?\nA: 2\nA: nobody asked\nQ: three?\nA:\n"
     assert parse_pairs(answer, QUESTION, ANSWER) == [("two?", "2")]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 from acclimate.data.ngrams import normalize_words
 
-MAX_VALUES, MAX_CHARACTERS = 100, 1 << 20
-"""Places of an answer where JSON is tried, and characters of an answer that are read."""
+MAX_VALUES, MAX_CUTS, MAX_CHARACTERS = 100, 20, 1 << 20
+"""Places of an answer where JSON is tried, commas where a cut list may end, and characters that are read."""
 _THOUGHT = re.compile(r"<(think|thinking|thought|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*[\w+-]*[ \t]*$", re.MULTILINE)
 _BULLET = re.compile(r"\s{0,12}(?:[-*+•‣–]|\(?\d{1,3}[.):]|[a-z][.)])\s+(?=\S)")
@@ -28,8 +29,10 @@ _REFUSAL = re.compile(
     r"(?:assist|help|provide|comply|fulfil+|generate|write|create|answer|process|access|requests?)\b)",
     re.IGNORECASE,
 )
+_BROKEN = re.compile(r"[\[{]\s{0,9}[\"{\[]|\"\s{0,9}:")
+"""JSON that could not be read, whose lines are no entries."""
 _LABEL_KEYS = ("label", "labels", "class", "category", "answer")
-_MARKS = "*_`\"'“”‘’«» \t\r\n"
+_MARKS = "*_`\"'“”‘’«»" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 _END = re.compile(r"[.!?。！？…][\"'”’)\]»]*(?=\s|$)")
 
 
@@ -54,7 +57,7 @@ def cut_to_sentences(text: str) -> str:
 
 
 def find_json(answer: str) -> Iterator[Any]:
-    """Yield the objects and lists of JSON in an answer, the outermost ones, in their order."""
+    """Yield the outermost objects and lists of JSON in an answer, in their order; of a cut list its whole entries."""
     text, place, decoder = _THOUGHT.sub("", answer[:MAX_CHARACTERS]), 0, json.JSONDecoder()
     for _ in range(MAX_VALUES):
         starts = [found for found in (text.find("{", place), text.find("[", place)) if found >= 0]
@@ -64,9 +67,24 @@ def find_json(answer: str) -> Iterator[Any]:
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
+            if text[place] == "[" and (cut := _complete(text[place:])):
+                yield cut
+                return
             place += 1
         else:
             yield value
+
+
+def _complete(text: str) -> list[Any]:
+    """Return the whole entries of a list of JSON whose end is missing; none if they are neither texts nor objects."""
+    end = len(text)
+    for _ in range(MAX_CUTS):
+        if (end := text.rfind(",", 0, end)) < 0:
+            break
+        with suppress(ValueError, RecursionError):
+            found = json.loads(text[:end] + "]")
+            return found if all(isinstance(one, str | dict) for one in found) else []
+    return []
 
 
 def parse_list(answer: str, *, commas: bool = False) -> list[str]:
@@ -78,7 +96,8 @@ def parse_list(answer: str, *, commas: bool = False) -> list[str]:
     """
     found = [entry for value in find_json(answer) for entry in _entries(value)]
     if not found:
-        lines = [line for line in _FENCE.sub("", clean_answer(answer)).splitlines() if line.strip()]
+        text = _FENCE.sub("", clean_answer(answer))
+        lines = [] if _BROKEN.search(text) else [line for line in text.splitlines() if line.strip()]
         if any(map(_BULLET.match, lines)):
             for line in lines:
                 if start := _BULLET.match(line):

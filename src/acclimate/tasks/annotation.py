@@ -120,7 +120,8 @@ class Annotation(Recipe):
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the labels; the task by its content."""
-        return super().identity() | ({} if self.given is None else {"task": self.given.fingerprint()})
+        is_file = self.task is None or find_file(self.task) is not None  # which has its hash already
+        return super().identity() | ({} if is_file or self.given is None else {"task": self.given.fingerprint()})
 
     def label(self, session: Session, pieces: Iterable[Piece]) -> Iterator[tuple[Asked, Any]]:
         """Yield what the writer says of each text."""

@@ -16,6 +16,7 @@ from acclimate.cli import main as cli
 from acclimate.data.documents import Corpus
 from acclimate.data.operations import TRANSFORMS, Transform, find_accounts, read_accounts, read_operations
 from acclimate.data.pool import Document, Documents, count_words
+from acclimate.study.contamination import check_contamination
 from tests.cases import each
 from tests.study.fakes import files, graph_of, of_kind, read, study
 
@@ -159,6 +160,18 @@ def test_a_study_selects_and_then_transforms(folder):
     ]
     assert operations[0] == ["nearest", "neighbors"]
     assert len({job.key for job in of_kind(graph_of(values), "adapt")}) == 4
+
+
+def test_a_study_looks_for_test_texts_in_what_a_model_wrote(folder):
+    leaked = "intent test text 1"
+    code = f"def write(prompt):\n    return {leaked!r} if 'part 17' in prompt else prompt[::-1]\n"
+    (folder / "leaks.py").write_text(code)
+    written = {"rewrite": {"by": f"{folder / 'leaks.py'}:write", "styles": "plain"}}
+    methods = ["none", "mlm", {"name": "mlm", "label": "own", "transform": written}]
+    inputs = read(transforming(folder, methods))
+    found = check_contamination(inputs)
+    assert leaked in list(inputs.corpus("cs", "own")) and len(found.documents["cs (own)"]) == 1
+    assert found.documents["cs"] == []
 
 
 @pytest.mark.needs("neighbors", "tapt")

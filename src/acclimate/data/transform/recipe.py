@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from acclimate.base.errors import UserError
+from acclimate.base.files import find_file
 from acclimate.base.progress import Progress
 from acclimate.base.ranking import content_order
 from acclimate.data.answer_parsing import clean_answer, cut_to_sentences, is_refusal, parse_list
@@ -173,7 +174,8 @@ class Recipe(WriterOptions, Transform):
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the recipe; prompts by their content."""
-        return super().identity() | {"prompts": self.templates}
+        is_file = self.prompts is not None and find_file(self.prompts) is not None  # which has its hash already
+        return super().identity() | ({} if is_file else {"prompts": self.templates})
 
     @property
     def reads(self) -> tuple[str, ...]:
