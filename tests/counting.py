@@ -141,6 +141,9 @@ def counted(bf16: bool = True) -> Iterator[Ledger]:
         **options: Any,
     ) -> Tensor:
         ledger.attention["flash" if attn_mask is None else "mask"] += 1
+        if torch.is_autocast_enabled("cpu"):  # as emulated: it casts what is not in its type, and the gradients back
+            type_ = torch.get_autocast_dtype("cpu")
+            ledger.operators["_to_copy"] += 2 * sum(part.dtype != type_ for part in (query, key, value))
         if isinstance(attn_mask, Tensor) and attn_mask.dtype == torch.bool:
             ledger.operators["mask"] += 3  # zeros, not, fill
         options |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}

@@ -21,7 +21,7 @@ from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.engine import micro_batches as memory
 from acclimate.engine.batches import Collator
-from acclimate.engine.micro_batches import make_optimizer, set_gradient_checkpointing
+from acclimate.engine.micro_batches import make_optimizer
 from acclimate.engine.steps import Engine
 from acclimate.models import batching
 from acclimate.models.batching import limit_memory
@@ -31,7 +31,7 @@ from acclimate.models.kinds import kind_of
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 from acclimate.parts.masking import RandomMasking
-from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
+from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling, vocabulary
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.kills import counted, killed
@@ -72,7 +72,7 @@ def step(kind, checkpointing, gates=None):
         objectives.append(GeneralKnowledgeContrast({gates: torch.rand(2, 4 if gates == "H" else 48)}))
     engine = Engine(model.train(), objectives)
     if checkpointing:
-        set_gradient_checkpointing(engine, True, 40)
+        engine.set_gradient_checkpointing(True, 40)
     engine.chosen_only = set()  # without the cut, which changes the dropout masks
     for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer):
@@ -98,8 +98,8 @@ def test_gradient_checkpointing_is_on_where_a_row_does_not_fit():
     model = tiny_model("llama").train()
     attach(model)
     engine = Engine(model, [LanguageModelling()])
-    set_gradient_checkpointing(engine, None, 128)
-    set_gradient_checkpointing(engine, False, 10**9)
+    engine.set_gradient_checkpointing(None, 128)
+    engine.set_gradient_checkpointing(False, 10**9)
     assert not batching.recomputes_layers(model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # transformers deprecates names
@@ -108,7 +108,7 @@ def test_gradient_checkpointing_is_on_where_a_row_does_not_fit():
     size = 128 * batching.token_bytes(model.config, 128, eager) / batching.SHARE / 10**9
     with limit_memory(0.99 * size):
         before = batching.training_tokens(model, 1, 128)
-        set_gradient_checkpointing(engine, None, 128)
+        engine.set_gradient_checkpointing(None, 128)
         assert batching.recomputes_layers(model) and before < 128 < batching.training_tokens(model, 1, 128)
     assert batching.training_tokens(model, 1, 128) == tokens, "the number of tokens that is fastest"
 
@@ -279,3 +279,13 @@ def test_half_precision_and_frozen_weights_keep_less():
         frozen = memory.measure_graph(model, "bf16")
     assert frozen < half < full
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_decoder_on_a_cpu_computes_no_logits_twice(tiny_llama, tmp_path, monkeypatch):
+    """A micro-batch has at most the positions whose logits are held at once."""
+    again, run = [], vocabulary.checkpoint
+    monkeypatch.setattr(vocabulary, "checkpoint", lambda *args, **given: again.append(1) or run(*args, **given))
+    monkeypatch.setitem(batching.LOGITS_AT_ONCE, "cpu", 1)  # 32 positions
+    texts = Corpus.of([f"the soup was good and the wine of day {place} was fresh" for place in range(16)])
+    adapt(tiny_llama, texts, "lm", tmp_path / "out", steps=2, batch_size=8, max_length=20, progress=False)
+    assert not again

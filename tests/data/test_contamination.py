@@ -89,7 +89,7 @@ def test_combining_marks_distinguish_words():
 def test_long_documents_are_not_cut_at_combining_marks(monkeypatch):
     monkeypatch.setattr(contamination, "MAX_PIECE_CHARACTERS", 80)
     document = " ".join(f"विद्यार्थी{number} सामान्यतः" for number in range(20))
-    found = [ngram for piece in contamination._iterate_pieces(document) for ngram in piece]
+    found = [ngram for piece in contamination._ngrams_of_pieces(document) for ngram in piece]
     assert found == NormalizedTexts([fold_text(document)]).word_ngrams(contamination.WORD_NGRAM_SIZE)[0].tolist()
 
 

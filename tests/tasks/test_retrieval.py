@@ -22,13 +22,17 @@ from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
 from acclimate.cli.main import app
 from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
+from acclimate.engine.distributed import ProcessGroup
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ranking_scores, retrieval_metrics
 from acclimate.merging.merge import merge
+from acclimate.models.attention import prepare_for_device
+from acclimate.models.encoding import skip_unread_tokens
 from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import ResolvedOptions, item_texts
+from acclimate.tasks.kinds.retrieval import encoder as encoder_module
 from acclimate.tasks.kinds.retrieval.data import RetrievalTask
-from acclimate.tasks.kinds.retrieval.encoder import load_bi_encoder
+from acclimate.tasks.kinds.retrieval.encoder import EncoderTraining, PairEngine, PairSteps, load_bi_encoder
 from acclimate.tasks.kinds.retrieval.model import mine_negatives
 from acclimate.tasks.prediction import predict
 from acclimate.tasks.splits import limit_splits
@@ -510,7 +514,7 @@ def test_what_a_model_finds_as_similar_as_a_relevant_document_is_no_negative(bei
 
 def test_an_adapter_is_trained_merged_and_is_a_skill(beir, tiny_bert, tmp_path):
     pytest.importorskip("peft")
-    options = {**QUICK, "epochs": 2, "learning_rate": 1e-2, "batch_size": 8}
+    options = {**QUICK, "epochs": 4, "learning_rate": 1e-2, "batch_size": 8}
     result = finetune(tiny_bert, beir, out=tmp_path / "skill", adapter="lora", hard_negatives="bm25", **options)
     assert result.metrics["ndcg@10"] > result.metrics["references"]["before training"]["ndcg@10"] + 0.05
     base, skill = (AutoModel.from_pretrained(folder).state_dict() for folder in (tiny_bert, tmp_path / "skill"))
@@ -525,3 +529,83 @@ def test_an_adapter_is_trained_merged_and_is_a_skill(beir, tiny_bert, tmp_path):
     assert finetune(tmp_path / "out", beir, epochs=0, **QUICK).metrics["ndcg@10"] > 0
     with pytest.raises(UserError, match="'adapter' is for retrieval models, which 'task' does not train"):
         finetune(tiny_bert, [{"text": f"t {n}", "label": n % 2} for n in range(20)], adapter="lora", **QUICK)
+
+
+def pair_loss(name, encoder):
+    losses = sentence_transformers.sentence_transformer.losses
+    return getattr(losses, name)(encoder)
+
+
+def training(head, rows, size, **given):
+    options = ResolvedOptions(epochs=1, learning_rate=1e-3, batch_size=size, max_length=24, metric="ndcg@10")
+    fixed = {"work": None, "title": "", "score": None, "report_to": (), "run_name": None, "group": ProcessGroup()}
+    return EncoderTraining(head, rows, None, options, "fp32", **fixed, **given)
+
+
+@each(("name", "prompt"), [
+    ("MultipleNegativesRankingLoss", None), ("MultipleNegativesRankingLoss", "the "), ("MarginMSELoss", None),
+])  # fmt: skip
+def test_a_step_has_the_loss_and_gradients_of_sentence_transformers(name, prompt, tmp_path, monkeypatch):
+    """However it is cut, and whether graphs fit into memory or texts are read twice; with dropout in the latter."""
+    head, chance = load_bi_encoder(save_tiny("bert", tmp_path / "model"), 24), random.Random(0)
+    labels = [{"label": chance.random()} if name == "MarginMSELoss" else {} for _ in TOPICS]
+    rows = [{"anchor": query_of(topic, chance), "positive": f"the {topic} " * chance.randint(1, 5),
+             "negative": f"no {topic}", **label} for topic, label in zip(TOPICS, labels, strict=True)]  # fmt: skip
+    encoder, loss = head.model, pair_loss(name, head.model)
+    data = PairSteps(training(head, rows, 20, prompts={"anchor": prompt} if prompt else None), 1)
+
+    def gradients(run):
+        encoder.zero_grad()
+        value = run()
+        every = [one.grad.flatten() for one in encoder.parameters() if one.grad is not None and one.grad.any()]
+        return float(value), torch.cat(every), torch.rand(1)
+
+    def theirs():
+        mine = [rows[place] for place in data.indices(0)]
+        texts = [[row[column] for row in mine] for column in data.columns]
+        given = [
+            encoder.preprocess(one, prompt=data.prompts.get(c)) for one, c in zip(texts, data.columns, strict=True)
+        ]
+        value = loss(given, torch.tensor([row["label"] for row in mine]) if "label" in rows[0] else None)
+        value.backward()
+        return value.detach()
+
+    def ours():
+        with skip_unread_tokens(head.body):
+            return PairEngine(head, loss, "fp32").step(data[0])["loss"]
+
+    encoder.eval()
+    expected, found, dropped = gradients(theirs), [], []
+    prepare_for_device(head.body, torch.device("cpu"))
+    for limit, kept in ((10**9, 10**9), (60, 10**9), (60, 100), (60, 0)):
+        monkeypatch.setattr(encoder_module, "training_tokens", lambda *_, limit=limit, **__: limit)
+        monkeypatch.setattr(encoder_module, "max_graph_tokens", lambda *_, kept=kept: kept)
+        found.append(gradients(ours))
+        if limit == 60:
+            encoder.train()
+            torch.manual_seed(0)
+            dropped.append(gradients(ours))
+            encoder.eval()
+    assert len(data[0]) > 5
+    for one in found:
+        assert one[0] == pytest.approx(expected[0], rel=1e-6)
+        torch.testing.assert_close(one[1], expected[1], atol=1e-5, rtol=1e-4)
+    for one in dropped[1:]:
+        torch.testing.assert_close(one, dropped[0], atol=1e-5, rtol=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=30), st.integers(1, 8))
+def test_no_step_has_a_text_twice_and_each_row_is_read_once_at_most(pairs, size):
+    rows = [{"anchor": f"q{one}", "positive": f"p{other}"} for one, other in pairs]
+    data = PairSteps(training(None, rows, size), 2)
+    for epoch in range(2):
+        steps = [data.indices(epoch * data.epoch_steps + step) for step in range(data.epoch_steps)]
+        read = [place for step in steps for place in step]
+        assert len(read) == len(set(read)) and (len({*pairs}) < len(pairs) or len(steps[0]) <= size)
+        for step in steps:
+            texts = [text for place in step for text in rows[place].values()]
+            assert len(texts) == len(set(texts)) and len(step) <= size
+    data = PairSteps(training(None, rows, size, distinct=False), 1)
+    every = [data.indices(step) for step in range(data.epoch_steps)]
+    assert sorted(place for step in every for place in step) == list(range(len(rows)))

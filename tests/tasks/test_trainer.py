@@ -88,8 +88,10 @@ def test_parts_of_a_step_count_by_their_labelled_tokens():
     for cuts in ([4], [1, 2, 3, 4], [2, 3, 4]):
         model.zero_grad()
         places = [slice(start, end) for start, end in zip([0, *cuts], cuts, strict=False)]
-        batches = [TaskBatch({name: value[place] for name, value in rows.items()}, 0) for place in places]
-        terms = TaskEngine(model, lambda model, inputs, _: model(**inputs).loss, "fp32").step(batches)
+        parts = [{name: value[place] for name, value in rows.items()} for place in places]
+        batches = [TaskBatch(part, 0, int((part["labels"] >= 0).sum())) for part in parts]
+        engine = TaskEngine(model, lambda model, inputs, _: model(**inputs).loss, "fp32")
+        terms = engine.step([batch for batch in batches if batch.items])
         found.append([terms["loss"], *(weight.grad for weight in model.parameters() if weight.grad is not None)])
     for whole, *others in zip(*found, strict=True):
         for other in others:

@@ -63,7 +63,7 @@ from acclimate.data.token_dataset import RowAccount
 from acclimate.data.tokenizing import EVERY_ROW, check_known
 from acclimate.engine.batches import Collator, StepDataset
 from acclimate.engine.distributed import join_process_group
-from acclimate.engine.micro_batches import set_gradient_checkpointing, use_bf16_weights, with_memory_limit
+from acclimate.engine.micro_batches import use_bf16_weights, with_memory_limit
 from acclimate.engine.schedules import read_schedule
 from acclimate.engine.steps import Engine, check_objectives, make_reference
 from acclimate.engine.trainer import CallbackFactory, train
@@ -375,10 +375,12 @@ def _build(run: Run) -> tuple[StepDataset, list[CallbackFactory]]:
         rule = feature.rule(run, rule)
     run.update_rule = rule
     engine = Engine(loaded.model, objectives, run.precision, reference, method.readers(), group=run.group)
-    set_gradient_checkpointing(engine, options.gradient_checkpointing, run.length, run.progress)
+    engine.set_gradient_checkpointing(options.gradient_checkpointing, run.length, run.progress)
     engine.graph_tokens = max_graph_tokens(loaded.model, run.length)
     run.engine = engine
     at_once = training_tokens(loaded.model, engine.student_views, run.length)
+    if loaded.model.device.type == "cpu" and not run.kind.uses_masking:
+        at_once = min(at_once, engine.logit_rows)  # the logits of more positions would be computed twice
     masking, policy = method.masking(options.mask_rate) or run.masking, padding_policy(loaded.model)
     how = run.layout, engine.rewritings, policy, run.length
     run.collator = Collator.of(loaded.tokenizer, masking, run.kind, at_once, *how)

@@ -109,7 +109,13 @@ def with_host_copy(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 def host_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor on the CPU: the one that it was copied from if it is known, else a copy, for which it waits."""
     source: torch.Tensor | None = getattr(tensor, HOST_COPY, None)
-    return tensor.cpu() if source is None else source
+    if source is not None:
+        return source
+    whole = None if tensor.is_inference() else tensor._base
+    source = getattr(whole, HOST_COPY, None)
+    if source is not None and source.numel() == tensor.numel() and tensor.is_contiguous():
+        return source.view(tensor.shape)  # a reshaped view, as some models make of their inputs
+    return tensor.cpu()
 
 
 def concatenate(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

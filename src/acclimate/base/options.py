@@ -33,7 +33,7 @@ C = TypeVar("C", bound=type[Any])
 DATA, MODEL, TRAINING, METHOD, OUTPUT = "Data", "Model", "Training", "Method", "Output"
 PANELS = (DATA, MODEL, TRAINING, METHOD, OUTPUT)
 """Panels of ``--help``, in their order."""
-CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, coerce_numbers_to_str=True)
+CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, coerce_numbers_to_str=True, defer_build=True)
 TYPE_WORDS = {
     "int": "an integer",
     "float": "a number",

@@ -31,6 +31,7 @@ from acclimate.data.ngrams import (
     fold_text,
     hash_character_ngrams,
     mix,
+    permutations,
 )
 
 T = TypeVar("T")
@@ -102,10 +103,9 @@ class TextIndex:
         self._numbers: dict[str, int] = {}
         bands = np.log(MISSED) / np.log1p(-min(rules.near**ROWS_PER_BAND, 1 - 1e-9))
         self._bands = int(np.clip(np.ceil(bands), MIN_BANDS, MAX_BANDS))
-        self._factors = np.random.default_rng(0).integers(2**31, size=self._bands * ROWS_PER_BAND, dtype=np.uint32)
-        self._factors = self._factors * np.uint32(2) + np.uint32(1)
+        self._factors = permutations(self._bands * ROWS_PER_BAND)
         whole, ngrams, owners, signatures, signed = ([] for _ in range(5))
-        for batch in _batch((text, None) for text in texts):
+        for batch in batch_texts((text, None) for text in texts):
             read = NormalizedTexts([fold_text(text) for text, _ in batch])
             new = np.full(len(batch), -1)
             for place, joined in enumerate(read.strings()):
@@ -121,7 +121,7 @@ class TextIndex:
             ngrams.append(hashes[longer])
             owners.append(new[places[longer]])
             chosen = np.flatnonzero(kept & ~short)
-            signatures.append(self._sign(read, chosen))
+            signatures.append(read.signatures(chosen, self._factors))
             signed.append(new[chosen])
         numbers = np.arange(len(self.texts))
         self._joined = list(self._numbers)
@@ -148,13 +148,6 @@ class TextIndex:
         rare = order[rank <= (sizes - needed)[owners]]
         return HashIndex(hashes[rare], owners[rare])
 
-    def _sign(self, read: NormalizedTexts, texts: np.ndarray) -> np.ndarray:
-        """Return the MinHash signatures of some texts, uint32 of shape (texts, permutations)."""
-        hashes, starts = read.character_ngrams(texts)
-        if not len(texts):
-            return np.zeros((0, len(self._factors)), dtype=np.uint32)
-        return np.stack([np.minimum.reduceat(hashes * factor, starts) for factor in self._factors], axis=1)
-
     def _band_keys(self, signatures: np.ndarray) -> np.ndarray:
         """Return a hash of each band of signatures, which differs between bands (texts, bands)."""
         keys = np.tile(np.arange(self._bands, dtype=np.uint64), (len(signatures), 1))
@@ -164,7 +157,7 @@ class TextIndex:
 
     def members(self, texts: Iterable[str]) -> Iterator[int | None]:
         """Yield the index of each of the given texts, or None if it is not in the index."""
-        for batch in _batch((text, None) for text in texts):
+        for batch in batch_texts((text, None) for text in texts):
             yield from map(self._numbers.get, NormalizedTexts([fold_text(text) for text, _ in batch]).strings())
 
     def find(self, document: str) -> dict[int, Match]:
@@ -173,7 +166,7 @@ class TextIndex:
 
     def search(self, documents: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T, dict[int, Match]]]:
         """Yield documents in their order, each with what was given with it and with what :meth:`find` returns."""
-        for batch in _batch(documents):
+        for batch in batch_texts(documents):
             if len(batch[0][0]) > MAX_PIECE_CHARACTERS:  # it is alone
                 found = [self._find_in_pieces(batch[0][0])]
             else:
@@ -189,7 +182,7 @@ class TextIndex:
             first, last = np.searchsorted(owners, [document, document + 1])
             found[document] |= self._check_contained(candidates, [np.sort(hashes[first:last])])
         longer = np.flatnonzero(read.ends - read.starts >= CHARACTER_NGRAM_SIZE)
-        signatures = self._sign(read, longer)
+        signatures = read.signatures(longer, self._factors)
         places, numbers = self._near.find(self._band_keys(signatures).ravel())
         places //= self._bands
         estimates = (signatures[places] == self._signatures[numbers]).mean(axis=1)
@@ -203,9 +196,9 @@ class TextIndex:
         return found
 
     def _find_in_pieces(self, document: str) -> dict[int, Match]:
-        found = [self._rare.find(hashes)[1] for hashes in _iterate_pieces(document)]
+        found = [self._rare.find(hashes)[1] for hashes in _ngrams_of_pieces(document)]
         candidates = np.unique(np.concatenate(found)).tolist()
-        return self._check_contained(candidates, map(np.sort, _iterate_pieces(document))) if candidates else {}
+        return self._check_contained(candidates, map(np.sort, _ngrams_of_pieces(document))) if candidates else {}
 
     def _check_contained(self, candidates: Sequence[int], pieces: Iterable[np.ndarray]) -> dict[int, Match]:
         """Return the texts that a document contains, given its n-grams in pieces, each sorted."""
@@ -242,7 +235,7 @@ def _group(documents: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[int, li
     return ((document, sorted(own)) for document, own in found.items())
 
 
-def _batch(documents: Iterable[tuple[str, T]]) -> Iterator[list[tuple[str, T]]]:
+def batch_texts(documents: Iterable[tuple[str, T]]) -> Iterator[list[tuple[str, T]]]:
     """Yield documents, each with another object, in batches; one that is read in pieces is alone."""
     batch: list[tuple[str, T]] = []
     size = 0
@@ -260,8 +253,8 @@ def _batch(documents: Iterable[tuple[str, T]]) -> Iterator[list[tuple[str, T]]]:
         yield batch
 
 
-def _iterate_pieces(document: str) -> Iterator[np.ndarray]:
-    """Yield the hashes of the word n-grams of a long document in pieces, of which each n-gram is in one."""
+def iterate_pieces(document: str) -> Iterator[NormalizedTexts]:
+    """Yield the words of a long document in pieces, of which each n-gram of words is in one."""
     start = 0
     carried = ""
     while True:
@@ -269,10 +262,14 @@ def _iterate_pieces(document: str) -> Iterator[np.ndarray]:
         gap = _WORD_BREAK_PATTERN.search(document, end, end + MAX_WORD_CHARACTERS)
         end = gap.start() if gap else end + MAX_WORD_CHARACTERS
         read = NormalizedTexts([f"{carried} {fold_text(document[start:end])}"])
-        yield read.word_ngrams(WORD_NGRAM_SIZE)[0]
+        yield read
         if end >= len(document):
             return
         start, carried = end, " ".join(next(read.strings()).split(" ")[-(WORD_NGRAM_SIZE - 1) :])
+
+
+def _ngrams_of_pieces(document: str) -> Iterator[np.ndarray]:
+    return (piece.word_ngrams(WORD_NGRAM_SIZE)[0] for piece in iterate_pieces(document))
 
 
 MAX_EXAMPLES = 20

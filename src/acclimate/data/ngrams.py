@@ -171,6 +171,29 @@ class NormalizedTexts:
         sizes = self.ends[texts] - self.starts[texts] - size + 1
         return np.concatenate([short[:0], *parts]), np.cumsum(sizes) - sizes
 
+    def signatures(self, texts: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """Return the MinHash signatures (Broder, 1997) of some texts, all long enough for a character n-gram.
+
+        Args:
+            texts: Numbers of the texts.
+            factors: Odd uint32, one for each permutation.
+
+        Returns:
+            uint32 of shape (texts, permutations).
+        """
+        found = np.empty((len(factors), len(texts)), dtype=np.uint32)
+        if len(texts):
+            hashes, starts = self.character_ngrams(texts)
+            product = np.empty_like(hashes)
+            for factor, row in zip(factors, found, strict=True):
+                np.minimum.reduceat(np.multiply(hashes, factor, out=product), starts, out=row)
+        return found.T
+
+
+def permutations(count: int) -> np.ndarray:
+    """Return the factors of as many permutations of 32-bit hashes: odd uint32 (count,)."""
+    return np.random.default_rng(0).integers(2**31, size=count, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+
 
 class HashIndex:
     """The numbers that belong to hashes, found for many hashes at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -83,6 +84,7 @@ class Documents(Sequence[str]):
                     size = file.write(text.encode("utf-8", "surrogatepass"))
                     sizes.append((size, file.write(json.dumps(fields).encode()) if fields else 0))
                 bar.update(len(sizes))
+        file.flush()
         both = np.array(sizes, dtype=np.int64).reshape(-1, 2)
         places = np.column_stack([np.cumsum(both.sum(axis=1)) - both.sum(axis=1), both])
         return cls(file, places, np.array(tokens, np.int64), np.array(source, np.int32), sources)
@@ -103,8 +105,8 @@ class Documents(Sequence[str]):
         return self._read(self._places[index].tolist())
 
     def _read(self, place: Sequence[int]) -> str:
-        self._file.seek(place[0])
-        return self._file.read(place[1]).decode("utf-8", "surrogatepass")
+        # Processes that share the file share its position, too, which this does not move.
+        return os.pread(self._file.fileno(), place[1], place[0]).decode("utf-8", "surrogatepass")
 
     def __iter__(self) -> Iterator[str]:
         """Read the documents one after the other."""
@@ -113,8 +115,8 @@ class Documents(Sequence[str]):
     def with_fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Read the documents one after the other, each with its fields."""
         for place in self._places.tolist():
-            text = self._read(place)
-            yield text, json.loads(self._file.read(place[2])) if place[2] else {}
+            fields = os.pread(self._file.fileno(), place[2], place[0] + place[1]) if place[2] else b"{}"
+            yield self._read(place), json.loads(fields)
 
     def take(self, positions: Sequence[int] | np.ndarray) -> Documents:
         """Return the documents at some positions, in that order; a position may occur several times."""

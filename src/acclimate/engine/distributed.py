@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,8 @@ from acclimate.base.device import TRUE_VALUES, default_device, preserve_rng_stat
 from acclimate.base.errors import Stopped, UserError, environment_integer, first_line, warn_once
 from acclimate.base.waiting import Wait
 from acclimate.models.families import gradient_may_change
+
+N = TypeVar("N", int, float)
 
 TIMEOUT = timedelta(hours=12)
 """Maximum time that processes wait for one another, for example while the first one tokenizes a whole corpus.
@@ -96,13 +98,13 @@ class ProcessGroup:
         parts = flat.split([value.numel() for value in values])
         return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
-    def add_numbers(self, numbers: Sequence[int]) -> list[int]:
+    def add_numbers(self, numbers: Sequence[N]) -> list[N]:
         """Return the sum of each number over the processes; nothing waits for an accelerator."""
         if self.size == 1 or not numbers:
             return list(numbers)
-        total = torch.tensor(list(numbers))
+        total = torch.tensor(list(numbers), dtype=torch.float64 if float in map(type, numbers) else torch.int64)
         _finish(dist.all_reduce(total, group=_host_group(dist.group.WORLD), async_op=True), on_host=True)
-        found: list[int] = total.tolist()
+        found: list[N] = total.tolist()
         return found
 
     def gather_numbers(self, number: int) -> list[int]:

@@ -24,7 +24,6 @@ from acclimate.models.families import reads_unpadded
 
 if TYPE_CHECKING:
     from acclimate.engine.diagnosis import StepEngine
-    from acclimate.engine.steps import Engine
 
     OptionsT = TypeVar("OptionsT", bound="LimitedMemory")
     R = TypeVar("R")
@@ -99,40 +98,52 @@ def use_bf16_weights(model: nn.Module) -> None:
         parameter.data = parameter.data.to(torch.bfloat16)
 
 
-def set_gradient_checkpointing(engine: Engine, wanted: bool | None, length: int, progress: bool = False) -> None:
+def set_gradient_checkpointing(
+    model: PreTrainedModel,
+    precision: Precision,
+    wanted: bool | None,
+    length: int,
+    progress: bool = False,
+    *,
+    views: int = 1,
+    obstacle: str | None = None,
+) -> bool:
     """Turn gradient checkpointing on if it is wanted, or, with None, if the graph of a row does not fit into memory.
 
     Each layer then keeps only its input, and runs again in the backward pass with the same dropout masks.
 
     Args:
-        engine: The engine in training.
+        model: The model in training.
+        precision: The precision of its forward pass.
         wanted: The choice of the user.
         length: Maximum tokens of a row.
         progress: Whether to print that it is on.
+        views: Number of times that the model reads each text.
+        obstacle: Why the layers of the model cannot run again in the backward pass; None if the method allows it.
+
+    Returns:
+        Whether it is on.
 
     Raises:
         UserError: If it is wanted and does not work with the model or the method.
     """
-    model, obstacle = engine.model, _checkpointing_obstacle(engine)
+    if not model.supports_gradient_checkpointing:
+        obstacle = f"{type(model).__name__} does not support it"
     if model.device.type == "cuda":  # on a CPU, the cache decides how much is read at once
-        measure_graph(model, engine.precision)
+        measure_graph(model, precision)
     if wanted is None:
-        wanted = obstacle is None and not fits_in_one_pass(model, engine.student_views, length)
-    if wanted:
-        _turn_on_checkpointing(engine, obstacle, progress)
-
-
-def _turn_on_checkpointing(engine: Engine, obstacle: str | None, progress: bool) -> None:
+        wanted = obstacle is None and not fits_in_one_pass(model, views, length)
+    if not wanted:
+        return False
     if obstacle:
         raise UserError(f"Gradient checkpointing is not possible: {obstacle}. Remove --gradient-checkpointing.")
     print_message(
         "Gradient checkpointing is on: the backward pass recomputes activations, to save memory.", enabled=progress
     )
     # transformers before 5.23 has the second name.
-    model = engine.model
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-    engine.chosen_only = set()  # a recomputed last layer would run at all positions
+    return True
 
 
 def measure_graph(model: PreTrainedModel, precision: Precision) -> float:
@@ -172,16 +183,6 @@ def _kept_bytes(model: PreTrainedModel, precision: Precision, tokens: int) -> in
         encode(model, copy_to(ids, device), copy_to(text, device))
     own = {value.untyped_storage().data_ptr() for value in model.state_dict(keep_vars=True).values()}
     return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in own)
-
-
-def _checkpointing_obstacle(engine: Engine) -> str | None:
-    """Return why the layers of a model cannot run again in the backward pass; None if they can."""
-    if not engine.model.supports_gradient_checkpointing:
-        return f"{type(engine.model).__name__} does not support it"
-    parts = {part for view in engine.views if view.gates is not None for part in view.gates.values}
-    if parts - {"H"}:  # gates on heads are arguments of the layers, others are set for the forward pass only
-        return "the method gates parts of layers other than attention heads"
-    return None
 
 
 class LossScaler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,6 +16,7 @@ from acclimate.base.device import Precision, RandomState, autocast, concatenate,
 from acclimate.base.errors import UserError
 from acclimate.engine.distributed import LastPass, ProcessGroup
 from acclimate.engine.ledger import SourceLedger
+from acclimate.engine.micro_batches import set_gradient_checkpointing
 from acclimate.models.adapters import share_weights
 from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
@@ -103,6 +104,17 @@ class Engine:
         """Number of times that the student reads each text, not counting views of a few tokens."""
         views = sum(view.reader == "student" and view.full for view in self.views)
         return views + sum(term.readings for term in (*self.additive, *self.over_batch))
+
+    def set_gradient_checkpointing(self, wanted: bool | None, length: int, progress: bool = False) -> None:
+        """Turn gradient checkpointing on or off; see the function of this name."""
+        parts = {part for view in self.views if view.gates is not None for part in view.gates.values}
+        # Gates on heads are arguments of the layers, others are set for the forward pass only.
+        obstacle = "the method gates parts of layers other than attention heads" if parts - {"H"} else None
+        views = self.student_views
+        if set_gradient_checkpointing(
+            self.model, self.precision, wanted, length, progress, views=views, obstacle=obstacle
+        ):
+            self.chosen_only = set()  # a recomputed last layer would run at all positions
 
     @property
     def rewritings(self) -> tuple[Rewriting, ...]:
@@ -307,7 +319,9 @@ class Engine:
 
 
 TaskLoss = Callable[[PreTrainedModel, dict[str, Tensor], int], Tensor]
-"""Mean loss over the rows, from the model, the inputs of a batch (which it may change) and the steps taken before."""
+"""Mean loss over the items of a batch, such as its rows.
+
+It is computed from the model, the inputs of the batch (which it may change) and the steps taken before."""
 
 
 @dataclass(frozen=True)
@@ -317,10 +331,12 @@ class TaskBatch:
     Attributes:
         inputs: Arguments of the model's forward pass, ``input_ids`` (rows, tokens) among them.
         step: Number of optimizer steps taken before.
+        items: Number of items over which its loss is a mean, such as rows; above 0.
     """
 
     inputs: dict[str, Tensor]
     step: int
+    items: float
 
     def to(self, device: torch.device) -> TaskBatch:
         """Return the batch on ``device``."""
@@ -336,17 +352,9 @@ class TaskBatch:
         """Number of real tokens."""
         return int(host_copy(self.inputs["attention_mask"]).sum())
 
-    @property
-    def targets(self) -> int:
-        """Number of targets over which the loss is a mean: the labelled tokens where tokens have labels, else rows."""
-        labels = self.inputs.get("labels")
-        if labels is None or labels.shape != self.inputs["input_ids"].shape or labels.is_floating_point():
-            return self.texts
-        return int((host_copy(labels) >= 0).sum())
-
 
 class TaskEngine:
-    """Computes the loss of an end task, a mean over the targets of a step, with the model's own forward pass."""
+    """Computes the loss of an end task, a mean over the items of a step, with the model's own forward pass."""
 
     def __init__(
         self, model: PreTrainedModel, loss: TaskLoss, precision: Precision, group: ProcessGroup | None = None
@@ -366,20 +374,23 @@ class TaskEngine:
     def step(self, batches: Sequence[TaskBatch]) -> Terms:
         """Add the gradients of a step; return its loss in nats, as the term ``"task"`` and as the sum ``"loss"``."""
         device = self.model.device
-        mine = [sum(getattr(batch, name) for batch in batches) for name in ("tokens", "texts", "targets")]
-        self.tokens, self.texts, targets = self.group.add_numbers(mine)
-        batches = [batch for batch in batches if batch.targets]
+        mine = [sum(batch.tokens for batch in batches), sum(batch.texts for batch in batches)]
+        tokens, texts, items = self.group.add_numbers([*mine, float(sum(batch.items for batch in batches))])
+        self.tokens, self.texts = int(tokens), int(texts)
         loss = torch.zeros((), device=device)
         with self.group.sum_gradients(self.model.parameters()) as last_pass, self.step_context():
             for number, batch in enumerate(batches):
                 with autocast(self.precision, device):
                     value = self.loss(self.model, dict(batch.inputs), batch.step)
-                part = value if batch.targets == targets else value * (batch.targets / targets)
+                part = value if batch.items == items else value * (batch.items / items)
                 with last_pass() if number == len(batches) - 1 else nullcontext():
                     (part if self.loss_scale == 1 else part * self.loss_scale).backward()
                 loss = loss + part.detach()
         (loss,) = self.group.add([loss])
         return {"task": loss, "loss": loss}
+
+    def _losses(self, batches: Sequence[TaskBatch]) -> Iterator[Tensor]:
+        return (self.loss(self.model, dict(batch.inputs), batch.step) for batch in batches)
 
     @torch.no_grad()
     def is_finite(self, batches: Sequence[TaskBatch]) -> bool:
@@ -388,8 +399,7 @@ class TaskEngine:
         self.model.eval()
         try:
             with self.step_context(), autocast(self.precision, device):
-                moved = [batch.to(device) for batch in batches]
-                return all(bool(self.loss(self.model, dict(batch.inputs), batch.step).isfinite()) for batch in moved)
+                return all(bool(loss.isfinite()) for loss in self._losses([batch.to(device) for batch in batches]))
         finally:
             self.model.train(training)
 

@@ -6,6 +6,7 @@ models that other code calls: hooks skip padding and unread positions.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
-from acclimate.base.device import copy_to, host_copy
+from acclimate.base.device import copy_to, host_copy, with_host_copy
 from acclimate.base.errors import UserError
 from acclimate.kernels import Unpadded, cut_last_layer
 from acclimate.models.attention import uses_gated_attention
+from acclimate.models.batching import recomputes_layers
 from acclimate.models.extensions import ORIGINAL
 from acclimate.models.families import (
     first_position,
@@ -379,20 +381,24 @@ def _position_ids(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:
     RoBERTa and similar models give all tokens with the padding id that id as position, and do not count them. Such
     tokens can occur in a text if the tokenizer pads with another id.
     """
-    first = first_position(model)
+    first, device = first_position(model), text.device
+    if not first:  # by the texts alone, which are known to the host: one copy instead of many launches
+        text = host_copy(text)
     counted = ids != first - 1 if first else torch.ones_like(text, dtype=torch.bool)
     number = counted.cumsum(1)
     starts = torch.ones_like(counted)
     starts[:, 1:] = text[:, 1:] != text[:, :-1]
     before = torch.where(starts, number - counted.long(), 0).cummax(1).values  # counted before the start of the text
-    return torch.where(counted, number - before, 0) + first - 1 if first else number - before - 1
+    return torch.where(counted, number - before, 0) + first - 1 if first else copy_to(number - before - 1, device)
 
 
-CLASSIFIER, TAGGER = ("ForSequenceClassification", "ForMultipleChoice"), "ForTokenClassification"
-"""Suffixes of the classes whose head reads the first token, or each token by itself. The head for question answering
-also depends on padding, through its softmax over positions."""
+CLASSIFIER = ("ForSequenceClassification", "ForMultipleChoice")
+TAGGER = ("ForTokenClassification", "ForQuestionAnswering")
+"""Suffixes of the classes whose head reads the first token, or each token by itself. The loss of a head for question
+answering also depends on padding, through its softmax over positions; nothing here uses it."""
 REQUIRED_INPUTS, SUPPORTED_INPUTS = {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"}
 """Inputs of calls that can run without padding. A call with other inputs or outputs runs unchanged."""
+SKIPS = "acclimate_skips"
 LOSS_ARGUMENTS = {"return_dict", "num_items_in_batch"}
 """Further arguments that the encoder gets and ignores."""
 
@@ -404,6 +410,9 @@ def skip_unread_tokens(model: PreTrainedModel) -> Iterator[None]:
     Within it, the encoder of a text classifier whose last layer can be cut returns only the hidden states of first
     tokens, (rows, 1, width). Other models skip less, or nothing. Outputs and gradients stay the same.
     """
+    if hasattr(model.base_model.forward, SKIPS):  # evaluated in training
+        yield
+        return
     skip = _SkipUnreadTokens(model)
     with ExitStack() as stack:
         if skip.cuts:
@@ -412,10 +421,7 @@ def skip_unread_tokens(model: PreTrainedModel) -> Iterator[None]:
             for encoder in filter(None, (model.base_model, getattr(model, ORIGINAL, None))):
                 stack.callback(encoder.encoder.register_forward_hook(skip.keep_first_tokens).remove)
         if skip.unpads:
-            before = model.base_model.register_forward_pre_hook(skip.remove_padding, with_kwargs=True)
-            after = model.base_model.register_forward_hook(skip.add_padding)
-            stack.callback(before.remove)
-            stack.callback(after.remove)
+            stack.enter_context(skip.around_forward(model.base_model))
         yield
 
 
@@ -425,21 +431,44 @@ class _SkipUnreadTokens:
     Attributes:
         cuts: Whether the last layer is cut.
         pools: Whether a pooler reads the first tokens of a whole last layer.
+        bare: Whether there is no head, and callers read the last states of the encoder.
         unpads: Whether padding is removed.
         unpadded: The maps of the call in progress.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         name, kernels = type(model).__name__, kernels_of(model)
-        self.cuts = name.endswith(CLASSIFIER) and kernels.last_layer_cut
+        # A layer that runs again in the backward pass would read other positions.
+        self.cuts = name.endswith(CLASSIFIER) and kernels.last_layer_cut and not recomputes_layers(model)
         unpaddable = uses_gated_attention(model) and kernels.unpadding
         pooler = getattr(model.base_model, "pooler", None) is not None
         self.pools = unpaddable and pooler and not self.cuts and name.endswith(CLASSIFIER)
-        self.unpads = unpaddable and (self.cuts or self.pools or (not pooler and name.endswith((*CLASSIFIER, TAGGER))))
+        self.bare = model.base_model is model
+        every = not pooler and name.endswith((*CLASSIFIER, *TAGGER))
+        self.unpads = unpaddable and (self.cuts or self.pools or self.bare or every)
         self.model = model
         self.unpadded: Unpadded | None = None
 
-    def remove_padding(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    @contextmanager
+    def around_forward(self, encoder: Any) -> Iterator[None]:
+        """Return a context in which the encoder skips padding, also where its ``forward`` is called, without hooks."""
+        forward, shadowed = encoder.forward, "forward" in vars(encoder)
+
+        @functools.wraps(forward)
+        def without_padding(*inputs: Any, **options: Any) -> Any:
+            inputs, options = self.remove_padding(inputs, options) or (inputs, options)
+            return self.add_padding(forward(*inputs, **options))
+
+        setattr(without_padding, SKIPS, True)
+        encoder.forward = without_padding
+        try:
+            yield
+        finally:
+            del encoder.forward
+            if shadowed:
+                encoder.forward = forward
+
+    def remove_padding(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Remove padding from the inputs of the encoder, where that pays."""
         self.unpadded = None
         if inputs:
@@ -458,7 +487,8 @@ class _SkipUnreadTokens:
         if self.unpadded is None:
             return None
         padded = {name: options[name] for name in given - {"attention_mask"}}
-        return (), {**options, **unpadded_inputs(self.model, mask - 1, self.unpadded, **padded)}
+        text = with_host_copy(mask - 1, host)
+        return (), {**options, **unpadded_inputs(self.model, text, self.unpadded, **padded)}
 
     def first_tokens(self, states: Tensor) -> Tensor:
         """Return the first token of each row (rows, 1, width)."""
@@ -471,8 +501,11 @@ class _SkipUnreadTokens:
         if self.unpadded is not None:
             output.last_hidden_state = self.unpadded.first_states(output.last_hidden_state)
 
-    def add_padding(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def add_padding(self, output: Any) -> Any:
         """Add padding to the output of the encoder again, unless only first tokens are left."""
         unpadded, self.unpadded = self.unpadded, None
         if unpadded is not None and not self.cuts and not self.pools:
             output.last_hidden_state = unpadded.add_padding(output.last_hidden_state)
+            if self.bare and getattr(output, "pooler_output", None) is not None:
+                output.pooler_output = None  # of one row without padding, which is none of the given ones
+        return output

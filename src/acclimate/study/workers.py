@@ -25,6 +25,7 @@ from typing import IO, Any, Protocol
 from acclimate.base.errors import GRACE_SECONDS, Stopped, UserError, first_line, stop_on_signals
 from acclimate.base.files import write_json
 from acclimate.base.locks import Owner, machine_name
+from acclimate.base.shares import usable_cores
 from acclimate.base.waiting import SILENT_SECONDS
 
 LOGS = "workers"
@@ -347,11 +348,6 @@ def last_line(text: str) -> str:
     """Return the last line of an output, as a sentence."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it wrote nothing"]
     return lines[-1].removeprefix("Error: ").rstrip(".") + "."
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def serve(stream: IO[bytes]) -> int:

@@ -19,6 +19,7 @@ from acclimate.base.options import defaults, recorded, values, verb
 from acclimate.base.progress import print_message
 from acclimate.data.reading import DEFAULT_READING
 from acclimate.data.task_kinds import find_task_kind, open_task
+from acclimate.engine.micro_batches import with_memory_limit
 from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
 from acclimate.evaluation.learning import first_and_last, still_falls
 from acclimate.evaluation.prompts import AskedPrompt, choose_prompts, list_prompts, solved_examples
@@ -291,6 +292,7 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
 
 
 @with_output_lock
+@with_memory_limit
 def _finetune(options: FinetuneOptions) -> FinetuneResult:
     """Fine-tune a model on a task and evaluate it on the test split.
 

@@ -13,9 +13,17 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.base.device import Precision, autocast, copy_to, to_device
+from acclimate.base.device import Precision, autocast, copy_to, host_copy, to_device
 from acclimate.base.errors import UserError
-from acclimate.models.batching import logit_rows, micro_batch_tokens, padding_multiple, token_budget_batches
+from acclimate.engine.cutting import split_micro_batches
+from acclimate.models.batching import (
+    logit_rows,
+    micro_batch_tokens,
+    padding_multiple,
+    padding_policy,
+    token_budget_batches,
+    training_tokens,
+)
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.models.families import language_head, reads_segments
 from acclimate.models.saving import save_model, save_tokenizer
@@ -88,8 +96,15 @@ class HeadModel:
         return model(**inputs)
 
     def micro_batches(self, rows: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
-        """Cut the rows of a training step into parts whose gradients fit at once."""
-        return [rows]
+        """Cut the rows of a training step into parts of similar length, whose graphs fit into memory."""
+        ordered = sorted(rows, key=lambda row: len(row["input_ids"]))
+        lengths = [len(row["input_ids"]) for row in ordered]
+        limit = training_tokens(self.model, length=lengths[-1])
+        return [ordered[part] for part in split_micro_batches(lengths, limit, padding_policy(self.model))]
+
+    def loss_items(self, inputs: dict[str, Tensor]) -> float:
+        """Return the number of items over which the loss of a batch, on the CPU, is a mean: here its rows."""
+        return len(inputs["input_ids"])
 
     def read_output(self, output: Any) -> Tensor:
         """Return the part of the model's output that a prediction needs: (rows, ...)."""
@@ -179,7 +194,7 @@ def continuation_losses(model: PreTrainedModel, hidden: Tensor, wanted: Tensor) 
         wanted: The token after each one that is to be predicted, or :data:`IGNORE_INDEX`: (rows, tokens).
     """
     count, width = wanted.shape
-    places = (wanted.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+    places = copy_to((host_copy(wanted).flatten() != IGNORE_INDEX).nonzero()[:, 0], wanted.device)
     states, targets = hidden.flatten(0, 1).index_select(0, places), wanted.flatten()[places]
     losses = map_logits(cross_entropy, [language_head(model)], [states], targets, rows=logit_rows(model))
     totals = losses.new_zeros(2, count).index_add(1, places // width, torch.stack([losses, torch.ones_like(losses)]))

@@ -33,7 +33,7 @@ from acclimate.base.settings_file import read_value
 from acclimate.base.verbs import FIRST, TRAIN, register_verb
 from acclimate.data.fields import DryRun, Precision, Progress, Require, Seed, Strings, read_counts, read_listed
 from acclimate.data.reading import ReadingOptions
-from acclimate.engine.options import Compile
+from acclimate.engine.options import Compile, GradientCheckpointing, MaxMemory
 from acclimate.tasks import recipe
 from acclimate.tasks.embedding_options import EmbeddingOptions
 from acclimate.tasks.generation_options import GenerationOptions
@@ -158,6 +158,8 @@ class SupervisedOptions:
     max_gradient_norm: MaxGradientNorm = 1.0
     precision: Precision = "auto"
     compile: Compile = False
+    gradient_checkpointing: GradientCheckpointing = None
+    max_memory: MaxMemory = None
     negative: Annotated[
         str | Sequence[str] | None,
         BeforeValidator(read_labels),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +24,9 @@ from acclimate.data.chat import plain_ids
 from acclimate.data.tokenizing import check_known
 from acclimate.engine.batches import describe_text
 from acclimate.engine.callbacks import ResumableCallback
+from acclimate.engine.diagnosis import StepData, StepEngine
 from acclimate.engine.distributed import ProcessGroup
+from acclimate.engine.micro_batches import set_gradient_checkpointing
 from acclimate.engine.steps import TaskBatch, TaskEngine, TaskLoss
 from acclimate.engine.trainer import CallbackFactory
 from acclimate.engine.trainer import train as run_trainer
@@ -61,12 +64,15 @@ class TrainingHooks:
 
     Attributes:
         loss: Loss of a batch.
+        items: Number of items over which it is a mean, from the inputs on the CPU and the steps taken before; None
+            for that of the model (:meth:`HeadModel.loss_items`).
         schedule: Factor of the learning rate, as a function of the step; None for the linear schedule.
         callbacks: Functions that each make a further callback for the trainer.
     """
 
     loss: TaskLoss
     schedule: Callable[[int], float] | None = None
+    items: Callable[[dict[str, Tensor], int], float] | None = None
     callbacks: Sequence[CallbackFactory] = ()
 
 
@@ -124,32 +130,56 @@ def train(
     if not options.epochs:
         return TrainingResult(0, 0, 0.0)
     check_known(plain_ids(np.concatenate([row["input_ids"] for row in rows[:CHECKED_ROWS]])), head.tokenizer)
-    data = TaskSteps(rows, head, options.batch_size, options.epochs, options.seed, group)
     hooks = hooks or TrainingHooks(supervised_loss(head, options.confidence_penalty))
-    best = BestWeightsCallback(head.model, score, options.epochs) if score else None
-    callbacks = [*hooks.callbacks, *([lambda _: best] if best else [])]
-    compiled = [head.model] if options.compile else []
-    with skip_unread_tokens(head.model), compiled_layers(compiled, progress=options.progress):
+    data = TaskSteps(rows, head, options.batch_size, options.epochs, options.seed, group, hooks.items)
+    engine, longest = TaskEngine(head.model, hooks.loss, precision, group), max(len(row["input_ids"]) for row in rows)
+    run: Any = {"title": title, "report_to": report_to, "run_name": run_name}
+    return train_steps(engine, data, head.model, longest, options, work, score, hooks.schedule, hooks.callbacks, **run)
+
+
+def train_steps(
+    engine: StepEngine,
+    data: StepData,
+    body: PreTrainedModel | None,
+    longest: int,
+    options: ResolvedOptions,
+    work: Path | None,
+    score: Callable[[], Score] | None,
+    schedule: Callable[[int], float] | None = None,
+    callbacks: Sequence[CallbackFactory] = (),
+    **run: Any,
+) -> TrainingResult:
+    """Train the model of an engine in place; its transformer ``body`` reads rows of at most ``longest`` tokens.
+
+    The other arguments are those of :func:`train` and :class:`TrainingHooks`.
+    """
+    epochs = len(data) // (data.epoch_steps or len(data))
+    best = BestWeightsCallback(engine.model, score, epochs) if score else None
+    compiled = [body] if options.compile and body is not None else []
+    with ExitStack() as stack:
+        if body is not None:
+            wanted = options.gradient_checkpointing
+            set_gradient_checkpointing(body, engine.precision, wanted, longest, options.progress)
+            stack.enter_context(skip_unread_tokens(body))
+        stack.enter_context(compiled_layers(compiled, progress=options.progress))
         trainer = run_trainer(
-            TaskEngine(head.model, hooks.loss, precision, group),
+            engine,
             data,
             work,
             seed=options.seed,
             learning_rate=options.learning_rate,
-            title=title,
             progress=options.progress,
             weight_decay=options.weight_decay,
             max_gradient_norm=options.max_gradient_norm,
-            schedule=hooks.schedule or phase_schedule(0, len(data), options.warmup),
+            schedule=schedule or phase_schedule(0, len(data), options.warmup),
             adam_epsilon=ADAM_EPSILON,
-            callbacks=callbacks,
-            report_to=report_to,
-            run_name=run_name,
+            callbacks=[*callbacks, *([lambda _: best] if best else [])],
+            **run,
         )
     if best:
-        head.model.load_state_dict(best.weights)
+        engine.model.load_state_dict(best.weights)
     loss = float(trainer.loss_sum) / len(data)
-    return TrainingResult(len(data), best.epoch if best else options.epochs, loss, trainer.lines)
+    return TrainingResult(len(data), best.epoch if best else epochs, loss, trainer.lines)
 
 
 def phase_schedule(switch: int, steps: int, warmup: float) -> Callable[[int], float]:
@@ -184,6 +214,7 @@ class TaskSteps(Dataset):
         epochs: int,
         seed: int,
         group: ProcessGroup | None = None,
+        items: Callable[[dict[str, Tensor], int], float] | None = None,
     ) -> None:
         """Plan the steps.
 
@@ -194,8 +225,10 @@ class TaskSteps(Dataset):
             epochs: Passes over the rows.
             seed: Random seed of the order.
             group: The processes that share each step.
+            items: See :class:`TrainingHooks`.
         """
         self.rows, self.head, self.group = rows, head, group or ProcessGroup()
+        self._items = items or (lambda inputs, step: head.loss_items(inputs))
         self.epoch_steps: int | None = math.ceil(len(rows) / batch_size)
         self._steps = epochs * math.ceil(len(rows) / batch_size)
         self._batches = LengthGroupedBatches([len(row["input_ids"]) for row in rows], batch_size, seed)
@@ -228,8 +261,9 @@ class TaskSteps(Dataset):
     def _batch(self, step: int, indices: Sequence[int]) -> list[TaskBatch]:
         if not indices:  # a short batch may have fewer rows than there are processes
             return []
-        parts = self.head.micro_batches([self.rows[index] for index in indices])
-        return [TaskBatch(self.head.collate(part), step) for part in parts]
+        parts = map(self.head.collate, self.head.micro_batches([self.rows[index] for index in indices]))
+        batches = [TaskBatch(inputs, step, self._items(inputs, step)) for inputs in parts]
+        return [batch for batch in batches if batch.items]  # the mean over nothing is no number
 
 
 class LengthGroupedBatches:

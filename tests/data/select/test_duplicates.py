@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import tracemalloc
 
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from acclimate import select
 from acclimate.base.errors import UserError
+from acclimate.data import contamination
 from acclimate.data.ngrams import normalize_words
 from acclimate.data.operations import Context, find_accounts
 from acclimate.data.pool import Documents
-from acclimate.data.select.duplicates import PERMUTATIONS, Duplicates, choose_rows, group_equal
+from acclimate.data.select import duplicates
+from acclimate.data.select.duplicates import PERMUTATIONS, Duplicates, choose_rows, group_equal, sign_texts
 from acclimate.data.select.filters import Length
 from tests.cases import each
 from tests.data.select.test_operations import pool
@@ -86,6 +89,36 @@ def test_short_and_empty_texts_are_compared_alike(texts, similarity):
         # Sets this small agree or differ in large steps, so that MinHash proposes nearly all pairs.
         expected = [texts[place] for place in all_pairs(texts, similarity, [0] * len(texts), "all")]
         assert kept == expected
+
+
+@given(st.lists(st.text(alphabet="abcé ß!日́", max_size=20), min_size=1, max_size=8), st.integers(1, 3))
+@settings(max_examples=25, deadline=None)
+def test_a_signature_depends_on_the_text_alone(texts, cores):
+    """Not on those that are signed with it, on the process, or on the pieces in which a long text is read."""
+    together, alone = sign_texts(texts), np.concatenate([sign_texts([text]) for text in texts])
+    assert np.array_equal(together, alone)
+    empty = [not "".join(normalize_words(text)) for text in texts]
+    assert empty == (together == duplicates.EMPTY).all(axis=1).tolist()
+    long, found = " ".join([*texts, "some words at the end"] * 3), []
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in (10**6, 20):
+            for module in (contamination, duplicates):
+                patch.setattr(module, "MAX_PIECE_CHARACTERS", limit)
+            found.append(sign_texts([long]))
+    assert np.array_equal(*found)
+
+
+def test_any_number_of_processes_finds_the_same(texts, monkeypatch):
+    found = []
+    for cores, block in ((1, 512), (3, 10), (2, 1)):
+        monkeypatch.setattr(duplicates, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(duplicates, "SIGNED", block)
+        context = Context()
+        found.append((list(Duplicates().apply(pool(texts), context)), context.notes))
+    assert found[0] == found[1] == found[2]
+    monkeypatch.setattr(duplicates, "sign_texts", lambda texts: os._exit(9))
+    with pytest.raises(UserError, match="ended with the code 9"):
+        Duplicates().apply(pool(texts), Context())
 
 
 def test_rows_per_band_keep_the_probability_of_a_miss():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -19,7 +19,16 @@ import numpy as np
 from acclimate.base.errors import UserError
 from acclimate.base.files import cache_folder
 from acclimate.base.progress import Progress
-from acclimate.data.ngrams import hash_character_ngrams, normalize_words
+from acclimate.base.shares import share_work, usable_cores
+from acclimate.data.contamination import MAX_PIECE_CHARACTERS, batch_texts, iterate_pieces
+from acclimate.data.ngrams import (
+    CHARACTER_NGRAM_SIZE,
+    NormalizedTexts,
+    fold_text,
+    hash_character_ngrams,
+    normalize_words,
+    permutations,
+)
 from acclimate.data.operations import EXAMPLE_CHARACTERS, EXAMPLES, Context, Operation, register
 from acclimate.data.pool import Documents
 
@@ -30,6 +39,8 @@ MISSED = 1e-3
 """Maximum probability that a pair with exactly the minimum similarity is not proposed."""
 TOLERANCE = 0.15
 """Pairs are checked from this much below the minimum similarity, by the estimate of MinHash; 4 standard errors."""
+SIGNED = 512
+"""Documents that a process signs before the next takes its turn."""
 BLOCK = 4096
 """Documents whose signatures are written, or read, at once."""
 CACHED_DOCUMENTS = 4096
@@ -52,6 +63,22 @@ def hash_document_ngrams(text: str) -> np.ndarray:
     joined = " ".join(normalize_words(text))
     ngrams = hash_character_ngrams(joined)
     return ngrams if len(ngrams) or not joined else hash_character_ngrams(joined.ljust(5, "\0"))
+
+
+def sign_texts(texts: Sequence[str]) -> np.ndarray:
+    """Return the signatures of some texts, or of one of any length: uint32 of shape (texts, permutations)."""
+    factors = permutations(PERMUTATIONS)
+    long = len(texts) == 1 and len(texts[0]) > MAX_PIECE_CHARACTERS
+    parts = list[np.ndarray]()
+    for read in iterate_pieces(texts[0]) if long else [NormalizedTexts(list(map(fold_text, texts)))]:
+        found = np.full((len(read.words), PERMUTATIONS), EMPTY, dtype=np.uint32)
+        sizes = read.ends - read.starts
+        longer = np.flatnonzero(sizes >= CHARACTER_NGRAM_SIZE)
+        shorter = np.flatnonzero((sizes > 0) & (sizes < CHARACTER_NGRAM_SIZE))
+        found[longer] = read.signatures(longer, factors)
+        found[shorter] = (read.whole_hashes()[shorter] >> np.uint64(32)).astype(np.uint32)[:, None] * factors
+        parts.append(found)
+    return np.min(parts, axis=0) if long else parts[0]
 
 
 @register(
@@ -92,15 +119,14 @@ class Duplicates(Operation):
 
     def _sign(self, documents: Documents, signatures: np.ndarray, progress: bool) -> None:
         """Write the MinHash signature of every document (documents, permutations)."""
-        from datasketch import MinHash
 
-        empty = MinHash(PERMUTATIONS, hashfunc=int)
+        def sign(first: int, stop: int) -> None:
+            for batch in batch_texts((text, None) for text in documents[first:stop]):
+                signatures[first : first + len(batch)] = sign_texts([text for text, _ in batch])
+                first += len(batch)
+
         with Progress("Hashing documents", len(documents), unit="documents", enabled=progress) as bar:
-            for number, text in enumerate(documents):
-                sketch = empty.copy()
-                sketch.update_batch((hash_document_ngrams(text) >> np.uint64(32)).tolist())
-                signatures[number] = sketch.hashvalues
-                bar.update(number + 1)
+            share_work(sign, len(documents), SIGNED, usable_cores(), bar.update)
 
     def _search(
         self, documents: Documents, signatures: np.ndarray, groups: np.ndarray, context: Context
@@ -112,7 +138,7 @@ class Duplicates(Operation):
         examples: list[dict[str, Any]] = []
         ngrams = functools.lru_cache(CACHED_DOCUMENTS)(lambda number: hash_document_ngrams(documents[number]))
         with Progress("Comparing documents", len(documents), unit="documents", enabled=context.progress) as bar:
-            for number, places in _iterate_columns(groups):
+            for number, places in _iterate_alike(groups):
                 keys = [(band, group) for band, group in enumerate(places) if group >= 0]
                 if signatures[number, 0] == EMPTY:  # no letter or digit: it has no n-gram to compare
                     keys = []
@@ -166,8 +192,9 @@ def group_equal(signatures: np.ndarray) -> np.ndarray:
     return np.where(counts[group] > 1, group, -1)
 
 
-def _iterate_columns(groups: np.ndarray) -> Iterator[tuple[int, list[int]]]:
-    """Yield each document with its groups, one for each band."""
+def _iterate_alike(groups: np.ndarray) -> Iterator[tuple[int, list[int]]]:
+    """Yield each document that is not alone in every band, with its groups, one for each band."""
     for first in range(0, groups.shape[1], BLOCK):
-        for place, column in enumerate(groups[:, first : first + BLOCK].T.tolist()):
-            yield first + place, column
+        block = np.asarray(groups[:, first : first + BLOCK])
+        places = np.flatnonzero((block >= 0).any(axis=0))
+        yield from zip((first + places).tolist(), block[:, places].T.tolist(), strict=True)

@@ -13,6 +13,7 @@ from typing import Any
 from acclimate.base.errors import UserError
 from acclimate.base.files import cache_path
 from acclimate.base.options import verb
+from acclimate.base.shares import usable_cores
 from acclimate.base.version import __version__
 from acclimate.labs.bench.options import DoctorOptions
 
@@ -65,7 +66,7 @@ def doctor(options: DoctorOptions) -> dict[str, Any]:
             "system": platform.platform(),
             "processor": _processor(),
             "cores": os.cpu_count() or 1,
-            "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            "usable_cores": usable_cores(),
             "threads": torch.get_num_threads(),
             "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
             "memory": memory,

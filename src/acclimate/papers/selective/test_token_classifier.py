@@ -20,6 +20,7 @@ from acclimate.papers.selective.token_classifier import (
     mark_rows,
     measure_quality,
     train_token_classifier,
+    weighted_items,
 )
 from acclimate.parts.masking.token_importance_store import TokenImportanceStore
 from tests.cases import each
@@ -88,6 +89,7 @@ def test_the_loss_is_a_weighted_mean_over_tokens(trained):
             total = total - weight * torch.log(torch.exp(scores[mark]) / torch.exp(scores).sum())
             weights += weight
     torch.testing.assert_close(value, total / weights)
+    assert weighted_items(1.5)(batch, 0) == weights
     gradients = []
     for loss in (value, total / weights):
         classifier.model.zero_grad()

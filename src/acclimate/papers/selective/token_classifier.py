@@ -6,7 +6,7 @@ It is trained on the annotated texts of a task (stage "Train NN") and applied to
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -139,7 +139,7 @@ def train_token_classifier(
         precision,
         title="train the token classifier",
         score=score if _ordinary_tokens(classifier, held)[1].any() else None,
-        hooks=TrainingHooks(make_weighted_loss(options.class_weight)),
+        hooks=TrainingHooks(make_weighted_loss(options.class_weight), items=weighted_items(options.class_weight)),
     )
     found = {**measure_quality(classifier, held, precision), "epoch": done.epoch, "train_loss": done.loss}
     return classifier, {"train_texts": len(trained), "held_out_texts": len(held), **found}
@@ -155,6 +155,15 @@ def make_weighted_loss(class_weight: float) -> TaskLoss:
         return nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), weight, ignore_index=IGNORE_INDEX)
 
     return loss
+
+
+def weighted_items(class_weight: float) -> Callable[[dict[str, Tensor], int], float]:
+    """Return the function of the sum of the weights by which that loss is divided."""
+
+    def items(inputs: dict[str, Tensor], step: int) -> float:
+        return int((inputs["labels"] == 0).sum()) + class_weight * int((inputs["labels"] == 1).sum())
+
+    return items
 
 
 def make_rows(

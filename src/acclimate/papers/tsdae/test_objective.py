@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.engine.micro_batches import set_gradient_checkpointing
 from acclimate.engine.steps import Engine
 from acclimate.evaluation.embeddings import load_pooling_head, pool_first_token
 from acclimate.models.encoding import encode
@@ -109,7 +108,7 @@ def test_micro_batches_packed_rows_and_checkpointing_change_nothing(tmp_path):
     def step(arrange, checkpointed=False):
         ours, model, _ = engine(folder)
         if checkpointed:
-            set_gradient_checkpointing(ours, True, 64)
+            ours.set_gradient_checkpointing(True, 64)
             model.train()
             for module in model.modules():
                 module.p = 0.0

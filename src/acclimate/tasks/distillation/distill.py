@@ -17,6 +17,7 @@ from acclimate.base.errors import UserError
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, verb
 from acclimate.data.task_kinds import TASK_KINDS, find_task_kind
+from acclimate.engine.micro_batches import with_memory_limit
 from acclimate.evaluation.scoring import make_scoring
 from acclimate.models.checkpoints import load_config
 from acclimate.parts.modules.connectors import Connectors
@@ -267,6 +268,7 @@ class Distillation(TaskRun[DistillOptions, DistillResult]):
 
 @verb(DistillOptions)
 @with_output_lock
+@with_memory_limit
 def distill(options: DistillOptions) -> DistillResult:
     """Distill a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, TrainerState
 
-from acclimate.base.device import Precision, autocast
+from acclimate.base.device import Precision, autocast, copy_to, host_copy
 from acclimate.base.files import read_json, write_json
 from acclimate.engine.callbacks import ResumableCallback
 from acclimate.engine.trainer import StepTrainer
@@ -69,15 +69,22 @@ class DistillationLoss:
             if self.objective == "kl":
                 logits = self.head.run(model, inputs).logits
                 answers, wanted = self.head.answer_logits(logits, labels), self.targets.answers(indices)
-                known = wanted.isfinite().all(-1).nonzero()[:, 0].to(device)
-                if not len(known):
-                    return answers.sum() * 0.0
-                return self.head.soft_target_loss(answers[known], wanted.to(device)[known], self.temperature)
+                known = wanted.isfinite().all(-1)
+                answers = answers.index_select(0, copy_to(known.nonzero()[:, 0], device))
+                return self.head.soft_target_loss(answers, copy_to(wanted[known], device), self.temperature)
             states = first_token_states(model, inputs)
         assert self.connectors is not None
         return activation_boundary_loss(
-            self.connectors.student(states.float()), self.targets.active(indices).to(device), self.margin, self.scale
+            self.connectors.student(states.float()),
+            copy_to(self.targets.active(indices), device),
+            self.margin,
+            self.scale,
         )
+
+    def items(self, indices: Sequence[int]) -> int:
+        """Return the number of rows, or of answers that the teacher has, over which the loss is a mean."""
+        known = self.targets.answers(indices).isfinite().all(-1) if self.objective == "kl" else indices
+        return int(known.sum()) if isinstance(known, Tensor) else len(known)
 
 
 class DisagreementCallback(ResumableCallback):
@@ -204,10 +211,15 @@ def build_phase_hooks(
     labels_loss = supervised_loss(distillation_loss.head, options.confidence_penalty)
 
     def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
-        indices = inputs.pop("index")
+        indices = host_copy(inputs.pop("index")).tolist()
         if step >= switch * epoch_steps:
             return labels_loss(model, inputs, step)
-        return distillation_loss.loss(model, inputs, inputs.pop("labels"), indices.tolist())
+        return distillation_loss.loss(model, inputs, inputs.pop("labels"), indices)
+
+    def items(inputs: dict[str, Tensor], step: int) -> float:
+        if step >= switch * epoch_steps:
+            return distillation_loss.head.loss_items(inputs)
+        return distillation_loss.items(inputs["index"].tolist())
 
     curve: list[float] = []
     callbacks: list[ResumableCallback] = []
@@ -221,4 +233,4 @@ def build_phase_hooks(
         if schedule == "each"
         else None
     )
-    return TrainingHooks(loss, own, [partial(_constant, callback) for callback in callbacks]), curve
+    return TrainingHooks(loss, own, items, [partial(_constant, callback) for callback in callbacks]), curve

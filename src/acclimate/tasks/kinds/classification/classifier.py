@@ -319,7 +319,7 @@ class ContrastiveLearner(ClassificationLearner):
                 for first, second, same in pairs
             ]
             loss = import_sentence_transformers().sentence_transformer.losses.CosineSimilarityLoss(self.head.model)
-            own = {"passes": 1, "sampler": "batch_sampler", **training}
+            own = {"passes": 1, "distinct": False, **training}
             trained = EncoderTraining(self.head, rows, loss, options, precision, **own).run()
         self.head.fit(examples)
         return trained

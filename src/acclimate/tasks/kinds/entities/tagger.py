@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
 
-from acclimate.base.device import Precision
+from acclimate.base.device import Precision, copy_to, host_copy
 from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import LeftOut, Row, column_names, short_place
@@ -241,7 +241,12 @@ class Tagger(HeadModel):
 
     def answer_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the logits of the tokens that decide a word: (words, tags)."""
-        return logits[labels != IGNORE_INDEX]
+        places = (host_copy(labels).flatten() != IGNORE_INDEX).nonzero()[:, 0]
+        return logits.flatten(0, 1).index_select(0, copy_to(places, logits.device))
+
+    def loss_items(self, inputs: dict[str, Tensor]) -> float:
+        """Return the number of tokens that have a tag."""
+        return int((inputs["labels"] != IGNORE_INDEX).sum())
 
     def probabilities(self, sentences: Sequence[Sentence], precision: Precision) -> tuple[Windows, list[np.ndarray]]:
         """Return the words of each sentence, and the softmax over the tags for each of them: (units, tags).

@@ -30,7 +30,6 @@ from acclimate.data.writers import identify_writer, is_model
 from acclimate.evaluation.answers import SCORE, AnswerScoring, extract
 from acclimate.evaluation.lm_loss import read_for_scoring
 from acclimate.evaluation.scoring import Scoring
-from acclimate.models.batching import training_tokens
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import encode
 from acclimate.models.families import longest_text
@@ -222,12 +221,6 @@ class AnswerModel(HeadModel):
         for mark in self._special:
             text = text.replace(mark, f"{mark[:1]} {mark[1:]}")
         return text
-
-    def micro_batches(self, rows: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
-        """Cut the rows of a step so that the graphs of their tokens fit."""
-        longest = max(len(row["input_ids"]) for row in rows)
-        size = max(1, training_tokens(self.model, length=longest) // longest)
-        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
     def run(self, model: PreTrainedModel, inputs: dict[str, Tensor]) -> CausalLMOutput:
         """Return the loss: the mean over rows of the mean loss of the tokens that are learned."""

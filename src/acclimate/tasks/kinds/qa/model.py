@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForQuestionAnswering
+from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, warn_once
@@ -181,6 +181,16 @@ class QAModel(HeadModel):
             starts, ends = zip(*(logits[number] for number in numbers), strict=True)
             ranked.append(best_answers(starts, ends, self.max_answer_tokens, text))
         return ranked
+
+    def run(self, model: PreTrainedModel, inputs: dict[str, Tensor]) -> Any:
+        """Return start and end logits, and the mean cross-entropy over the tokens of each window, without padding."""
+        output = model(**{name: value for name, value in inputs.items() if name not in self.targets})
+        if self.targets[0] in inputs:
+            padding = inputs["attention_mask"][:, None] == 0
+            logits = self.read_output(output).float().masked_fill(padding, -torch.inf)
+            wanted = torch.stack([inputs[name] for name in self.targets], 1)
+            output.loss = nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+        return output
 
     def read_output(self, output: Any) -> Tensor:
         """Return start and end logits (rows, 2, tokens)."""

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import math
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass, field
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
-from transformers import PrinterCallback, TrainerCallback, TrainerState
+from transformers import PreTrainedModel
 
-from acclimate.base.device import Precision, default_device
-from acclimate.base.errors import Stopped, UserError, check_stop, first_line
-from acclimate.base.progress import Progress, print_message, silence_transformers
+from acclimate.base.device import Precision, RandomState, autocast, copy_to, default_device, host_copy
+from acclimate.base.errors import UserError, first_line
+from acclimate.base.progress import print_message, silence_transformers
 from acclimate.base.ranking import content_ranks, settle, top_positions
-from acclimate.engine.callbacks import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
+from acclimate.engine.cutting import split_micro_batches
 from acclimate.engine.distributed import ProcessGroup
+from acclimate.engine.steps import TaskEngine, Terms
 from acclimate.evaluation.embeddings import import_sentence_transformers, is_sentence_encoder, load_encoder
 from acclimate.evaluation.retrieval import DEPTH
+from acclimate.models.attention import prepare_for_device
+from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import load_config, trusts_remote_code
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import load_tokenizer
 from acclimate.models.lora import LowRankAdapter
 from acclimate.models.saving import find_non_finite, write_portable_modules
 from acclimate.tasks.interfaces import ResolvedOptions
-from acclimate.tasks.trainer import ADAM_EPSILON, BestWeightsCallback, Score, TrainingResult
+from acclimate.tasks.trainer import LengthGroupedBatches, Score, TaskSteps, TrainingResult, train_steps
 
-LOGGED_LINES = 50
 BLOCK_NUMBERS = 1 << 23
 """Similarities that are held in memory at a time."""
 
@@ -41,6 +44,12 @@ class BiEncoder:
 
     model: Any
     _embedded: tuple[dict[str, str], Tensor] | None = field(default=None, init=False)
+
+    @property
+    def body(self) -> PreTrainedModel | None:
+        """Its transformer, if it has one."""
+        found = getattr(self.model[0], "auto_model", None)
+        return found if isinstance(found, PreTrainedModel) else None
 
     @property
     def tokenizer(self) -> Any:
@@ -134,9 +143,191 @@ def load_bi_encoder(path: str | Path, max_length: int) -> BiEncoder:
     return BiEncoder(encoder)
 
 
+@dataclass(frozen=True)
+class TextBatch:
+    """Some texts of a step, from all columns.
+
+    Attributes:
+        features: What the sentence encoder reads, (texts, tokens) each.
+        places: Where the texts are among all of the step, one column after the other.
+        rows: Number of rows of the step.
+        labels: Their labels, if there are any (rows,).
+    """
+
+    features: dict[str, Any]
+    places: list[int]
+    rows: int
+    labels: Tensor | None
+
+    def to(self, device: torch.device) -> TextBatch:
+        """Return the batch on ``device``."""
+        items = self.features.items()
+        moved = {name: copy_to(value, device) if isinstance(value, Tensor) else value for name, value in items}
+        labels = None if self.labels is None else copy_to(self.labels, device)
+        return replace(self, features=moved, labels=labels)
+
+    @property
+    def texts(self) -> int:
+        """Number of texts."""
+        return len(self.places)
+
+    @property
+    def tokens(self) -> int:
+        """Number of real tokens."""
+        mask = self.features.get("attention_mask")
+        return 0 if mask is None else int(host_copy(mask).sum())
+
+
+class DistinctBatches(LengthGroupedBatches):
+    """Random batches in which a text occurs once at most; rows that would make an epoch longer are left out."""
+
+    def __init__(self, texts: Sequence[set[str]], size: int, seed: int) -> None:
+        """Plan batches of ``size`` rows, given the texts of each row."""
+        self.texts = texts
+        super().__init__([0] * len(texts), size, seed)
+
+    def _epoch(self, number: int) -> list[list[int]]:
+        waiting = deque(range(len(self.texts)))
+        random.Random(f"{self.seed}/{number}").shuffle(waiting)
+        batches: list[list[int]] = []
+        while waiting and len(batches) < len(self):
+            rows, seen, later = list[int](), set[str](), list[int]()
+            while waiting and len(rows) < self.size:
+                row = waiting.popleft()
+                clash = seen & self.texts[row]
+                (later if clash else rows).append(row)
+                seen |= set() if clash else self.texts[row]
+            waiting.extendleft(reversed(later))
+            batches.append(rows)
+        return batches
+
+
+class PairSteps(TaskSteps):
+    """The batches of every step of a training on rows of texts (a ``StepData``)."""
+
+    def __init__(self, training: EncoderTraining, passes: int) -> None:
+        """Plan ``passes`` over the rows."""
+        rows, options = training.rows, training.options
+        self.columns = [name for name in rows[0] if name != "label"]
+        self.rows, self.encoder, self.group = rows, training.head, training.group
+        self.prompts = training.prompts or {}
+        texts = [{row[name] for name in self.columns} if training.distinct else set() for row in rows]
+        self._batches = DistinctBatches(texts, options.batch_size, options.seed)
+        self.epoch_steps, self._steps = len(self._batches), passes * len(self._batches)
+
+    def describe(self, index: int) -> str:
+        """Return the number of a row, counted from 1, and the start of its first text."""
+        return f"row {index + 1:,} ({self.rows[index][self.columns[0]]:.60})"
+
+    def _batch(self, step: int, indices: Sequence[int]) -> list[TextBatch]:  # type: ignore[override]
+        """Return all texts of some rows, cut into batches of similar length that fit into memory."""
+        rows = [self.rows[index] for index in indices]
+        labels = torch.tensor([float(row["label"]) for row in rows]) if "label" in rows[0] else None
+        by_prompt: dict[str | None, list[int]] = {}
+        for number, name in enumerate(self.columns):
+            by_prompt.setdefault(self.prompts.get(name), []).append(number)
+        batches = []
+        for prompt, numbers in by_prompt.items():
+            texts = [row[self.columns[number]] for number in numbers for row in rows]
+            places = [number * len(rows) + place for number in numbers for place in range(len(rows))]
+            features = dict(self.encoder.model.preprocess(texts, prompt=prompt))
+            for chosen in self._cut(features.get("attention_mask")):
+                part = features if chosen is None else _take(features, chosen)
+                own = places if chosen is None else [places[place] for place in chosen]
+                batches.append(TextBatch(part, own, len(rows), labels))
+        return batches
+
+    def _cut(self, mask: Tensor | None) -> Iterator[list[int] | None]:
+        """Yield the texts of each batch; None for all, where the encoder is no transformer."""
+        body = self.encoder.body
+        if mask is None or body is None:
+            yield None
+            return
+        lengths = mask.sum(1).tolist()
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        limit = training_tokens(body, length=max(lengths))
+        for part in split_micro_batches([lengths[place] for place in order], limit, padding_policy(body)):
+            yield order[part]
+
+
+def _take(features: dict[str, Any], texts: list[int]) -> dict[str, Any]:
+    """Return the features of some texts, as wide as the longest of them."""
+    mask = features["attention_mask"]
+    used = mask[texts].any(0).nonzero()[:, 0]
+    columns = slice(int(used[0]), int(used[-1]) + 1)
+    return {
+        name: value[texts, columns] if isinstance(value, Tensor) and value.shape == mask.shape else value
+        for name, value in features.items()
+    }
+
+
+class PairEngine(TaskEngine):
+    """Computes a loss of ``sentence-transformers`` over the embeddings of all texts of a step, and its gradients.
+
+    Batches whose graphs do not fit into memory together are read twice, with the same dropout masks (GradCache, Gao et
+    al., 2021): loss and gradients are those of the whole step.
+    """
+
+    def __init__(self, head: BiEncoder, loss: Any, precision: Precision) -> None:
+        """Set up the engine; ``loss`` has ``compute_loss_from_embeddings``."""
+        super().__init__(head.model, loss, precision)
+        self.body, self.objective = head.body, loss
+
+    def step(self, batches: Sequence[TextBatch]) -> Terms:  # type: ignore[override]
+        """Add the gradients of a step; return its loss, as the term ``"task"`` and as the sum ``"loss"``."""
+        device = self.model.device
+        self.tokens, self.texts = sum(batch.tokens for batch in batches), sum(batch.texts for batch in batches)
+        kept = self._kept(batches)
+        with self.step_context():
+            embedded, states = [], []
+            for number, batch in enumerate(batches):
+                states.append(None if number < kept else RandomState(device))
+                with torch.set_grad_enabled(number < kept):
+                    embedded.append(self._embed(batch))
+            after = RandomState(device) if kept < len(batches) else None
+            loss, gradients = self._loss(embedded, batches)
+            for batch, state, gradient in zip(batches, states, gradients, strict=True):
+                first = embedded.pop(0)
+                if state is not None:
+                    state.restore()
+                    first = self._embed(batch)
+                first.backward(gradient if self.loss_scale == 1 else gradient * self.loss_scale)
+            if after is not None:
+                after.restore()
+        return {"task": loss, "loss": loss}
+
+    def _losses(self, batches: Sequence[TextBatch]) -> Iterator[Tensor]:  # type: ignore[override]
+        with torch.enable_grad():
+            yield self._loss([self._embed(batch) for batch in batches], batches)[0]
+
+    def _kept(self, batches: Sequence[TextBatch]) -> int:
+        """Return how many batches keep their graphs while the loss is computed."""
+        if len(batches) == 1 or self.body is None:
+            return len(batches)
+        limit = max_graph_tokens(self.body, max(batch.features["attention_mask"].shape[1] for batch in batches))
+        read = accumulate(batch.features["attention_mask"].numel() for batch in batches)
+        return sum(tokens <= limit for tokens in read)
+
+    def _embed(self, batch: TextBatch) -> Tensor:
+        with autocast(self.precision, self.model.device):
+            embedded: Tensor = self.model(dict(batch.features))["sentence_embedding"]
+        return embedded
+
+    def _loss(self, embedded: Sequence[Tensor], batches: Sequence[TextBatch]) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the loss of embeddings, in fp32, and its gradient for those of each batch."""
+        places = torch.tensor([place for batch in batches for place in batch.places])
+        device = embedded[0].device
+        joined = torch.cat([part.detach() for part in embedded]).float()
+        table = joined.index_select(0, copy_to(places.argsort(), device)).requires_grad_()
+        value = self.objective.compute_loss_from_embeddings(list(table.split(batches[0].rows)), batches[0].labels)
+        (gradient,) = torch.autograd.grad(value, table)
+        own = gradient.index_select(0, copy_to(places, device)).to(embedded[0].dtype)
+        return value.detach(), own.split([len(part) for part in embedded])
+
+
 @dataclass
 class EncoderTraining:
-    """A training of a sentence encoder in place, with the trainer of ``sentence-transformers``.
+    """A training of a sentence encoder in place.
 
     Attributes:
         head: The sentence encoder.
@@ -154,7 +345,7 @@ class EncoderTraining:
         adapter: A low-rank adapter that is trained instead of the weights, and merged into them.
         prompts: Prompts by column.
         passes: Passes over the rows; 0 for the epochs of the options.
-        sampler: The sampler of ``sentence-transformers``; by default no batch has a text twice.
+        distinct: Whether no step has a text twice, where in-batch negatives would contradict it.
     """
 
     head: BiEncoder
@@ -172,7 +363,7 @@ class EncoderTraining:
     adapter: LowRankAdapter | None = None
     prompts: dict[str, str] | None = None
     passes: int = 0
-    sampler: Literal["no_duplicates", "batch_sampler"] = "no_duplicates"
+    distinct: bool = True
 
     def run(self) -> TrainingResult:
         """Train the encoder; it then has the weights of the best epoch, if epochs are scored.
@@ -180,106 +371,23 @@ class EncoderTraining:
         Raises:
             UserError: If the loss becomes NaN or infinite.
         """
-        encoder, options = self.head.model, self.options
-        self.passes = self.passes or options.epochs
-        self.steps = self.passes * math.ceil(len(self.rows) / options.batch_size)
-        added = None
+        head, options, added = self.head, self.options, None
         if self.adapter is not None:
-            added = self.adapter.insert(encoder[0].auto_model, seed=options.seed)
+            added = self.adapter.insert(head.model[0].auto_model, seed=options.seed)
             print_message(added.describe(), enabled=options.progress)
-            self.work = None
-        best = BestWeightsCallback(encoder, self.score, self.passes) if self.score else None
-        state = self._train(best)
-        lines = [
-            {"step": line["step"], "epoch": line["epoch"], "loss": line["loss"]}
-            for line in state.log_history
-            if "loss" in line
-        ]
-        if not all(math.isfinite(line["loss"]) for line in lines):
-            raise UserError("The loss became NaN or infinite; lower the learning rate.")
-        if best:
-            encoder.load_state_dict(best.weights)
+        if (body := head.body) is not None:
+            prepare_for_device(body, default_device())
+        data = PairSteps(self, self.passes or options.epochs)
+        engine = PairEngine(head, self.loss, self.precision)
+        longest, work = head.model.max_seq_length or options.max_length, None if added else self.work
+        run: Any = {"title": self.title, "report_to": self.report_to, "run_name": self.run_name}
+        trained = train_steps(engine, data, body, longest, options, work, self.score and self._measure, **run)
         if added is not None:
-            encoder[0].model = added.merged().to(encoder.device)
-        encoder.eval()
-        self.head.forget()
-        mean = sum(line["loss"] for line in lines) / max(1, len(lines))
-        return TrainingResult(state.global_step, best.epoch if best else self.passes, mean, lines)
+            head.model[0].model = added.merged().to(head.model.device)
+        head.model.eval()
+        head.forget()
+        return trained
 
-    def _train(self, best: BestWeightsCallback | None) -> TrainerState:
-        """Train from the newest checkpoint on, if there is one; return the state at the end."""
-        from datasets import Dataset
-
-        library, encoder, checkpoint = import_sentence_transformers(), self.head.model, None
-        if self.work and self.work.is_dir():
-            remove_incomplete_checkpoints(self.work)
-            if (checkpoint := find_newest_checkpoint(self.work)) and best:
-                best.load(checkpoint)
-        encoder.model_card_data.widget = [{}]  # without examples, the trainer computes some for a card
-        with ExitStack() as stack:
-            folder = self.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            progress = stack.enter_context(Progress(self.title, self.steps, enabled=self.options.progress))
-            stack.enter_context(silence_transformers())
-            trainer = library.SentenceTransformerTrainer(
-                model=encoder,
-                args=self._arguments(library, folder),
-                train_dataset=Dataset.from_list(list(self.rows)),
-                loss=self.loss,
-                callbacks=[_EpochCallback(self.head, best, progress)],
-            )
-            trainer.remove_callback(PrinterCallback)
-            try:
-                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-            except Stopped as stopped:  # checkpoints are written after epochs only
-                stopped.saved = self.work is not None and find_newest_checkpoint(self.work) is not None
-                raise
-        state: TrainerState = trainer.state
-        return state
-
-    def _arguments(self, library: Any, folder: Path) -> Any:
-        """Return the arguments of the trainer, which writes its checkpoints to a folder."""
-        options = self.options
-        return library.SentenceTransformerTrainingArguments(
-            str(folder),
-            num_train_epochs=self.passes,
-            per_device_train_batch_size=options.batch_size,
-            learning_rate=options.learning_rate,
-            warmup_steps=math.ceil(options.warmup * self.steps),
-            weight_decay=options.weight_decay,
-            max_grad_norm=options.max_gradient_norm,
-            adam_epsilon=ADAM_EPSILON,
-            seed=options.seed,
-            bf16=self.precision == "bf16",
-            fp16=self.precision == "fp16",
-            use_cpu=default_device().type == "cpu",
-            batch_sampler=self.sampler,
-            prompts=self.prompts,
-            save_strategy="epoch" if self.work else "no",
-            logging_steps=max(1, self.steps // LOGGED_LINES),
-            report_to=list(self.report_to) or "none",
-            run_name=self.run_name,
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-        )
-
-
-class _EpochCallback(TrainerCallback):
-    """Drops outdated embeddings, shows the progress, selects the best epoch, and marks checkpoints as complete."""
-
-    def __init__(self, head: BiEncoder, best: BestWeightsCallback | None, progress: Progress) -> None:
-        self._head, self._best, self._progress = head, best, progress
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        check_stop()
-        self._head.forget()
-        self._progress.update(state.global_step)
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        if self._best:
-            self._best.on_epoch_end(args, state)
-
-    def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        if self._best:
-            self._best.save(checkpoint)
-        mark_complete(checkpoint)
+    def _measure(self) -> Score:
+        self.head.forget()  # embeddings of other weights
+        return self.score() if self.score else 0.0

@@ -1,4 +1,4 @@
-"""Bi-encoders for retrieval: trained with in-batch negatives by ``sentence-transformers``, and compared with BM25."""
+"""Bi-encoders for retrieval: trained with in-batch negatives, and compared with BM25."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ from acclimate.tasks.kinds.retrieval.encoder import BiEncoder, EncoderTraining, 
 from acclimate.tasks.sources import read_texts
 from acclimate.tasks.trainer import TrainingResult
 
-LARGEST_BATCH = 64
-"""Rows whose gradients fit at once; the loss of a larger batch is computed in parts, with the same gradients."""
 MINED_DEPTH, MINED_MARGIN = 50, 0.95
 """Number of the best documents that are not relevant from which hard negatives are drawn, and their maximum similarity
 to the query as a share of that of a relevant document."""
@@ -246,8 +244,6 @@ class RetrievalLearner(Learner):
         )
         if "label" in rows[0]:
             loss = losses.MarginMSELoss(encoder, similarity_fct=_scaled_cosine)
-        elif options.batch_size > LARGEST_BATCH:
-            loss = losses.CachedMultipleNegativesRankingLoss(encoder, mini_batch_size=LARGEST_BATCH)
         else:
             loss = losses.MultipleNegativesRankingLoss(encoder)
         prompts = {"anchor": encoder.prompts.get("query"), "positive": encoder.prompts.get("document")}
