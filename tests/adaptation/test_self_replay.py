@@ -50,7 +50,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(self_replay, "CHUNK", 8)
 
 
-def run(model, out, replay="self=0.3 chat=no", **options):
+def run(model, out, replay="self=0.3 chat=no length=24", **options):
     return adapt(model, Corpus.of(DOCUMENTS), "lm", out, replay=replay, **{**SHORT, "steps": 6, **options})
 
 
@@ -122,7 +122,7 @@ def test_a_killed_run_continues_and_reads_the_same_texts(model, tmp_path, monkey
     count = len(numbers)
     run(model, tmp_path / "seed", seed=5, layout="packed")  # another training shares them
     assert len(numbers) == count
-    shorter = run(model, tmp_path / "timed", "self=0.3 chat=no tokens=50", steps=None, max_minutes=0.001)
+    shorter = run(model, tmp_path / "timed", "self=0.3 chat=no length=24 tokens=50", steps=None, max_minutes=0.001)
     assert len(numbers) == count and shorter.mix[1]["name"] == "self"
 
 
@@ -150,7 +150,7 @@ def test_a_chat_model_answers_its_own_questions(model, tmp_path, monkeypatch):
         self_replay, "write_rows", lambda given, *args: made.setdefault(given.chat, write(given, *args))
     )
     monkeypatch.setattr(self_replay, "CHUNK", 64)
-    result = run(model, tmp_path / "out", "self=0.4 tokens=40", max_length=60)
+    result = run(model, tmp_path / "out", "self=0.4 tokens=40 length=60", max_length=60)
     assert [(one["name"], one["share"]) for one in result.mix[1:]] == [("self", 0.2), ("self (chat)", 0.2)]
     for row in made[True]:
         answer = row[row >= 0]
@@ -165,7 +165,8 @@ def test_a_chat_model_answers_its_own_questions(model, tmp_path, monkeypatch):
 @pytest.mark.needs("teachers")
 def test_the_model_before_teaches_what_it_wrote(model, tmp_path):
     method = {"teachers": {"teachers": {"self": str(model)}}}
-    result = adapt(model, Corpus.of(DOCUMENTS), method, tmp_path / "out", replay="self=0.3 chat=no", steps=2, **SHORT)
+    options = {"replay": "self=0.3 chat=no length=24", "steps": 2, **SHORT}
+    result = adapt(model, Corpus.of(DOCUMENTS), method, tmp_path / "out", **options)
     assert result.losses["teachers"] > 0
 
 

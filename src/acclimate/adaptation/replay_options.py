@@ -44,7 +44,8 @@ class SelfReplay:
     Attributes:
         temperature: Temperature of sampling; 1 samples from the model as it is.
         top_p: Sample from the most likely tokens with this probability together; 1 for all.
-        length: Maximum tokens per text; by default the ``max_length`` of the training.
+        length: Maximum tokens per text; by default 1,024 or all positions of the model, and for a conversation the
+            ``max_length`` of the training.
         tokens: Tokens to write, which repeat if they are fewer than are read. By default as many as are read, and with
             ``max_minutes`` as many as one pass over the domain text needs.
         chat: Whether half of it are conversations: the model writes questions and answers them, through its chat

@@ -36,6 +36,8 @@ from acclimate.models.loading import LanguageModel, load_language_model
 
 CHUNK = 64
 """Texts per chunk."""
+LENGTH = 1_024
+"""Default maximum tokens per text, if the model has as many positions."""
 EMPTY_CHUNKS = 4
 """Chunks without any token after which the model counts as one that writes nothing."""
 BATCH_FACTOR = 8
@@ -61,7 +63,8 @@ def write_rows(given: SelfReplay, tokens: int, run: Run) -> TokenDataset:
     """
     assert given.model is not None
     quantized = run.adapter.quantization if run.adapter else None
-    writer = _Writer(given, given.length or run.length, quantized, run.precision)
+    # A conversation is one row; a text may fill several, so that replay also reads what comes later in documents.
+    writer = _Writer(given, given.length or (run.length if given.chat else LENGTH), quantized, run.precision)
     key = [_VERSION, {**given.identity(), "tokens": None}, writer.length, quantized, run.precision]
     folder = cache_folder() / "self" / fingerprint([*key, default_device().type])
     chunks: list[dict[str, Any]] = []
