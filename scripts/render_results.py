@@ -15,10 +15,13 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jinja2
+import numpy as np
 from rich.console import Console
+from scipy import stats
 
 from acclimate import plan_ratio
 from acclimate.base.files import read_json_object
@@ -150,7 +153,7 @@ def estimate(found: Any, factor: float, digits: int = 1) -> str:
 
 
 def template_values(results: StudyResults) -> dict[str, Any]:
-    """Return functions that find a table, a score and a loss of results, for templates."""
+    """Return functions that find a table, a score, a loss, and the paired difference of two losses, for templates."""
     tables = sections(results)
 
     def section(title: str) -> str:
@@ -163,7 +166,15 @@ def template_values(results: StudyResults) -> dict[str, Any]:
     def loss(method: str, domain: str, text: str = "general") -> Any:
         return next(row for row in results.losses if (row.method, row.domain, row.text) == (method, domain, text))
 
-    return {"results": results, "section": section, "score": score, "loss": loss, "summary": summarize(results)}
+    def against(method: str, other: str, domain: str, text: str = "general") -> Any:
+        one, two = (np.array(loss(name, domain, text).by_seed) for name in (method, other))
+        found = one - two
+        margin = float(stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5)
+        mean = float(found.mean())
+        return SimpleNamespace(difference=mean, low=mean - margin, high=mean + margin)
+
+    functions = {"section": section, "score": score, "loss": loss, "against": against}
+    return {"results": results, "summary": summarize(results), **functions}
 
 
 def render(folder: Path) -> str:
@@ -177,6 +188,8 @@ def render(folder: Path) -> str:
     meters = folder / METERS
     extras["meters"] = template_values(read_results(meters)) if meters.exists() else None
     extras["advice"] = read_json_object(folder / "advice.json")
+    wiki = folder / "wiki.json"
+    extras["wiki"] = template_values(read_results(wiki)) if wiki.exists() else None
     other = folder / CONTROL
     extras["control"] = template_values(read_results(other)) if other.exists() else None
     extras["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]

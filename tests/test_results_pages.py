@@ -71,7 +71,9 @@ def test_the_results_are_those_of_the_study_file(name):
     given = relative(StudyConfig.load(file).resolved())
     for part in (used, *used["methods"]):
         part["adapt"] = spelled_today(part.get("adapt") or {})
-    for row in given.get("merges", ()):
+    for row, old in zip(given.get("merges", ()), used.get("merges", ()), strict=True):
+        if isinstance(old["method"], dict):
+            continue
         (merge,) = row.pop("method").items()
         row |= dict(zip(("method", "alpha"), merge, strict=True))  # as they were written
     for key in yaml.safe_load(file.read_text(encoding="utf-8")):

@@ -146,7 +146,7 @@ class Sources(Feature):
         """
         virtual, kind = run.method.virtual_tokens, run.kind
         written = [source.text for source in self.sources if isinstance(source.text, SelfReplay)]
-        if written and kind.uses_masking:
+        if written and not kind.frames_documents:
             raise UserError(
                 f"A {kind.name} language model does not write text, so 'replay: {SELF}' is for causal ones; name "
                 "general text, as --replay wiki.txt, or use a method that needs none (docs/methods.md)."
