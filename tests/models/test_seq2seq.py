@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import T5ForTokenClassification
 
 from acclimate.base.errors import UserError
 from acclimate.engine.batches import Collator
@@ -15,7 +16,7 @@ from acclimate.models import probe
 from acclimate.models.encoding import check_packable, encode, encode_layers
 from acclimate.models.families import probe_of
 from acclimate.models.kinds import SEQ2SEQ
-from acclimate.models.loading import load_language_model
+from acclimate.models.loading import is_encoder, load_language_model
 from acclimate.models.probe import attach
 from acclimate.parts.masking import get
 from acclimate.parts.objectives import LanguageModelling
@@ -79,6 +80,11 @@ def test_the_kind_is_found_and_the_probe_says_what_is_possible(tmp_path):
         check_packable(loaded.model)
     with pytest.raises(UserError, match="is an encoder-decoder"):
         encode_layers(loaded.model, torch.ones(1, 4, dtype=torch.long), torch.zeros(1, 4, dtype=torch.long))
+
+
+def test_other_heads_of_an_encoder_decoder_read_in_both_directions():
+    assert all(is_encoder(tiny_model(kind)) for kind in ("t5", "bart"))
+    assert is_encoder(T5ForTokenClassification(tiny_model("t5").config))
 
 
 def test_missing_weights_are_found(tmp_path):

@@ -98,8 +98,11 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, pa
 
 def is_encoder(model: PreTrainedModel) -> bool:
     """Return whether a model reads in both directions: by its kind, or its architecture if it has another head."""
-    kind = find_kind(type(model).__name__)
-    return kind.uses_masking if kind else type(model.config) in MODEL_FOR_MASKED_LM_MAPPING
+    kind, known = (
+        find_kind(type(model).__name__),
+        (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING),
+    )
+    return kind.uses_masking if kind else any(type(model.config) in mapping for mapping in known)
 
 
 def _disagreements(

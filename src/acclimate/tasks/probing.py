@@ -32,6 +32,7 @@ from acclimate.base.progress import Progress
 from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.evaluation.embeddings import is_sentence_encoder, load_encoder
 from acclimate.evaluation.scoring import label_indicators
+from acclimate.models.encoding import reads_pairs
 from acclimate.results.study import ProbeResult, ProbeScore
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.interfaces import LabelledTask
@@ -182,6 +183,7 @@ def mean_states(model: str | Path, texts: Sequence[str], max_length: int, progre
         reader = HeadModel(*parts)
         network: Any = to_device(reader.model).eval()
         network.config.use_cache = False
+        body = network.base_model.get_encoder() if reads_pairs(network) else network.base_model
         read = reader.tokenizer(
             list(texts), truncation=True, max_length=reader.max_length, return_token_type_ids=reader.reads_segments
         )
@@ -197,7 +199,7 @@ def mean_states(model: str | Path, texts: Sequence[str], max_length: int, progre
                     )
                     inputs = {name: copy_to(values, reader.device) for name, values in inputs.items()}
                     mask = inputs["attention_mask"].unsqueeze(-1)
-                    sums = (network.base_model(**inputs).last_hidden_state.float() * mask).sum(1)
+                    sums = (body(**inputs).last_hidden_state.float() * mask).sum(1)
                     states[filled] = (sums / mask.sum(1)).cpu().numpy()
                 bar.update(done)
     if not np.isfinite(states).all():

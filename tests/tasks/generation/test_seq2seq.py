@@ -15,6 +15,7 @@ from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds.generation.data import Prompted
 from acclimate.tasks.kinds.generation.model import PairAnswerModel, load_answer_model, plain_prompt
 from acclimate.tasks.prediction import load_predictor
+from acclimate.tasks.probing import mean_states
 
 WORDS = "food good waiter kind cold soup slow".split()
 ITEMS = [
@@ -72,3 +73,14 @@ def test_an_encoder_decoder_learns_to_answer_and_predicts_what_it_answered(encod
     predictor = load_predictor(tmp_path / "tuned", 64)
     answers = predictor.answer(list(task.test), "fp32")
     assert [answer.cells["answer"] for answer in answers] == [one[0] for one in made.predicted]
+
+
+def test_a_probe_reads_the_states_of_the_encoder(encoder_decoders):
+    texts = ["the food was good", "cold soup"]
+    for path in encoder_decoders.values():
+        head = load_answer_model(path, 80)
+        found = mean_states(path, texts, 32, False)
+        for text, state in zip(texts, found, strict=True):
+            ids = torch.tensor([head.tokenizer(text)["input_ids"]])
+            own = head.model.eval().get_encoder()(input_ids=ids).last_hidden_state[0].mean(0)
+            assert torch.allclose(torch.from_numpy(state), own, atol=1e-5)
