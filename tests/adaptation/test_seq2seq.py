@@ -65,17 +65,24 @@ def test_an_adapted_model_lowers_its_held_out_loss(encoder_decoders, tmp_path):
     assert type(loaded.model).__name__ == "T5ForConditionalGeneration"
 
 
-@each(
+@pytest.mark.parametrize(
     ("kind", "options"),
     [
         ("bart", {"adapter": "lora r=2", "replay": Corpus.of(TEXTS[:4])}),
         ("t5", {"rules": ["l2-sp strength=0.1", "layer-decay factor=0.5"], "masking": "denoisers"}),
-        ("t5", {"method": "kd", "precision": "bf16", "gradient_checkpointing": True}),
-        ("bart", {"rules": ["freeze names=encoder"], "masking": "infilling shuffle=false"}),
+        pytest.param(
+            "t5",
+            {"method": "kd", "precision": "bf16", "gradient_checkpointing": True},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "bart", {"rules": ["freeze names=encoder"], "masking": "infilling shuffle=false"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_trains(encoder_decoders, tmp_path, kind, options):
-    place = tmp_path / str(len(list(tmp_path.iterdir())))
+    place = tmp_path / "out"
+    options = dict(options)
     method = options.pop("method", "lm")
     made = adapt(encoder_decoders[kind], TEXT, method, place, **{**OPTIONS, **options})
     before, after = (load_language_model(path).model.state_dict() for path in (encoder_decoders[kind], made.out))

@@ -35,7 +35,7 @@ def read(model, kind, name, tokens):
     return float(terms["denoising"]), gradients, batches
 
 
-QUICK = ("t5", "bart", "mbart", "t5gemma")
+QUICK = ("t5", "bart")
 
 
 @pytest.mark.parametrize(

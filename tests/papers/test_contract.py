@@ -170,7 +170,7 @@ def test_adapts_a_decoder_or_says_why_not(decoders, method, kind, tmp_path):
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(name, marks=() if "seq2seq" in lookup(name).kinds else pytest.mark.slow) for name in names()],
+    [pytest.param(name, marks=() if name in ("lm", "kd", "dga") else pytest.mark.slow) for name in names()],
 )
 def test_adapts_an_encoder_decoder_or_says_why_not(encoder_decoders, method, tmp_path):
     cls, start = lookup(method), encoder_decoders["t5" if len(method) % 2 else "bart"]
