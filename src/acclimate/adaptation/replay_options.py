@@ -109,7 +109,7 @@ def split_source(source: Any) -> tuple[str, Any]:
         try:
             return SELF, build_dataclass(SelfReplay, "replay", SELF, split_entry(source, "replay")[1], ("model",))
         except UserError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(f"does not fit: {str(error).removesuffix('.')}") from error
     kind, _, name = source.partition(":") if isinstance(source, str) else ("", "", "")
     if kind in MEMORIES:
         if not (name.isdigit() and 0 < int(name) <= MAX_SIZE):
