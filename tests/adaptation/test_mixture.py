@@ -242,7 +242,7 @@ def test_importance_is_that_of_the_domain_text(tiny_bert, tmp_path):
         ({"replay": ["memory:6=0.1", "reservoir:5=0.1"]}, "keeps texts twice"),
         ({"replay": {"a.txt": 0.7, "chat:b.jsonl": 0.4}}, "leave nothing for the domain text"),
         ({"replay": {"a.txt": 1.2}}, "less than 1, not 1.2"),
-        ({"replay": {"a.txt": "much"}}, "less than 1, not much"),
+        ({"replay": {"a.txt": "much"}}, "less than 1, not 'much'"),
         ({"replay": ["a.txt=0.1", "b.txt"]}, "'b.txt' has none"),
         ({"replay": "missing.txt"}, "There is no file 'missing.txt'"),
         ({"replay": "empty.txt"}, "no usable document"),
