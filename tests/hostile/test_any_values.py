@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import json
 import os
@@ -43,6 +44,8 @@ PLACES = {
     **{"finetune": "acclimate.tasks.finetune.finetune", "distill": "acclimate.tasks.distillation.distill.distill"},
 }
 """The functions that the commands call."""
+IMPORTING = "acclimate.tasks.seeds", "acclimate.tasks.distillation.initial_models"
+"""Modules that import one of them by name."""
 SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 # Without "/", "~", "*" and ":", which could make a generated text name a large folder or the network.
@@ -113,6 +116,8 @@ def test_any_text_for_any_flag_is_accepted_or_a_user_error(tmp_path, monkeypatch
     def reached(*_, **__):
         raise UserError("The training would begin.")
 
+    for module in IMPORTING:  # else they would keep what stands for the function now
+        importlib.import_module(module)
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
         patch.setattr(PLACES[verb], reached)
