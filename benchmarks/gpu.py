@@ -18,6 +18,7 @@ import gc
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,8 @@ LENGTH, QUICK_LENGTH = 1_024, 32
 LOW_RANK = 16
 HELD_OUT = 20
 """Rows of dev and of test of a task that is timed."""
+TESTS = ("tests/devices", "tests/kernels", "tests/models", "tests/adaptation")
+"""Folders whose quick tests run on the device."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +242,7 @@ def rounds(setting: Setting, contenders: dict[str, Callable[[], dict[str, Any]]]
 
 def measure_tests(setting: Setting) -> dict[str, Any]:
     """Run the tests of devices, kernels and engine on this device."""
-    folders = (
-        ["tests/devices"] if setting.quick else ["tests/devices", "tests/kernels", "tests/models", "tests/training"]
-    )
+    folders = TESTS[:1] if setting.quick else TESTS
     command = [sys.executable, "-m", "pytest", "-q", "-x" if setting.quick else "--maxfail=60", "--tb=line", "-p",
                "no:cacheprovider", *folders, *(["-k", "budgets and not every"] if setting.quick else [])]  # fmt: skip
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -531,6 +532,24 @@ def pending(out: Path, only: str | None) -> list[Measurement]:
     return sorted(left, key=lambda one: (out / f"{one.name}.failed.json").exists())  # stable
 
 
+def run_within(limit: float, command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """Run a command, and return its exit code and what it wrote to stderr.
+
+    Raises:
+        TimeoutExpired: If it takes longer; it is killed with all processes that it started, which would slow the next.
+    """
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            _, errors = process.communicate(timeout=limit)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return process.returncode, errors
+
+
 def run_queue(options: argparse.Namespace) -> None:
     """Run what has no result until the time is over."""
     end = time.monotonic() + 60 * options.minutes
@@ -545,11 +564,8 @@ def run_queue(options: argparse.Namespace) -> None:
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         started = time.monotonic()
         try:
-            ran = subprocess.run(
-                command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, timeout=limit, capture_output=True,
-                text=True, check=False,
-            )  # fmt: skip
-            problem = None if ran.returncode == 0 else "\n".join(ran.stderr.splitlines()[-20:])
+            code, errors = run_within(limit, command, {**os.environ, "PYTHONPATH": path})
+            problem = None if code == 0 else "\n".join(errors.splitlines()[-20:])
         except subprocess.TimeoutExpired:
             problem = f"stopped after {limit:.0f} s"
         failed = options.out / f"{one.name}.failed.json"

@@ -80,7 +80,8 @@ def test_the_rates_of_a_training_survive_a_kill(tiny_bert, tmp_path):
 
 def test_the_mean_of_the_last_checkpoints_is_their_soup(tiny_bert, tmp_path):
     steps = [6, 8, 10]
-    about = {"schedule": "constant decay=0.6", "average_last": 3, "keep_steps": steps}
+    held = {"heldout": Corpus.of(DOCUMENTS[:3])}
+    about = {"schedule": "constant decay=0.6", "average_last": 3, "keep_steps": steps, **held}
     with killed(9):
         adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **about, **RUN)
     result = adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **about, **RUN)
@@ -93,6 +94,12 @@ def test_the_mean_of_the_last_checkpoints_is_their_soup(tiny_bert, tmp_path):
     assert max(float((found[name] - last[name]).abs().max()) for name in found) > 1e-4
     for name, value in found.items():
         torch.testing.assert_close(value, soup[name], atol=1e-7, rtol=1e-7, msg=name)
+    adapt(tmp_path / "out", Corpus.of(DOCUMENTS), "mlm", tmp_path / "more", **held, **{**RUN, "steps": 1})
+    after, before = (
+        [line["heldout"]["loss"] for line in read_lines(tmp_path / name / "log.jsonl") if "heldout" in line]
+        for name in ("out", "more")
+    )
+    assert after[-1] == pytest.approx(before[0], abs=1e-6)  # the mean is measured, not the last weights
 
 
 @settings(deadline=None)
@@ -103,8 +110,9 @@ def test_averaged_steps_are_spread_evenly(steps, count, share):
     weight = torch.nn.Parameter(torch.zeros(1))
     engine = SimpleNamespace(model=SimpleNamespace(named_parameters=lambda: [("w", weight)]))
     callback = _AverageCallback(SimpleNamespace(engine=engine, clock=Clock()), count, share, [])
+    control = SimpleNamespace(should_training_stop=False)
     for step in range(1, steps + 1):
-        callback.on_step_end(None, SimpleNamespace(global_step=step, max_steps=steps), None)
+        callback.on_step_end(None, SimpleNamespace(global_step=step, max_steps=steps), control)
     distances = np.diff(callback.steps)
     assert callback.steps[-1] == steps and len(callback.steps) >= count - 1
     assert all(abs(found - steps * share / count) <= 1 + 1e-6 for found in distances)

@@ -1,9 +1,11 @@
 """The queue of measurements on an accelerator: every entry runs on a CPU, and a failure costs nothing."""
 
 import argparse
+import os
 import subprocess
+import sys
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -34,21 +36,19 @@ def test_a_failure_costs_nothing_and_a_second_call_goes_on(tmp_path, monkeypatch
     asked = []
     broken = {"decoder-135m", "encoder-base-32"}
 
-    def run(command, **given):
-        if "--measure" not in command:
-            return SimpleNamespace(returncode=1, stdout="")
+    def run(limit, command, environment):
         name = command[command.index("--measure") + 1]
         asked.append(name)
         if name == "encoder-base-32" and name in broken:
-            raise subprocess.TimeoutExpired(command, given["timeout"])
+            raise subprocess.TimeoutExpired(command, limit)
         if name in broken:
-            return SimpleNamespace(returncode=1, stderr="Traceback\nRuntimeError: no kernel image")
+            return 1, "Traceback\nRuntimeError: no kernel image"
         write_json(
             tmp_path / f"{name}.json", {**gpu.describe_machine(), "contenders": {"lm": [{"tokens_per_second": 7.0}]}}
         )
-        return SimpleNamespace(returncode=0, stderr="")
+        return 0, ""
 
-    monkeypatch.setattr(gpu.subprocess, "run", run)
+    monkeypatch.setattr(gpu, "run_within", run)
     gpu.run_queue(options(tmp_path))
     assert asked == [one.name for one in gpu.QUEUE]
     assert "no kernel image" in read_json(tmp_path / "decoder-135m.failed.json")["error"]
@@ -70,3 +70,25 @@ def test_a_failure_costs_nothing_and_a_second_call_goes_on(tmp_path, monkeypatch
 def test_an_unknown_name_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="Available: tests, decoder-135m"):
         gpu.pending(tmp_path, "nothing")
+
+
+def test_what_a_measurement_started_ends_with_it(tmp_path):
+    started = f"import subprocess as s; s.run(['sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 60'])"
+    with pytest.raises(subprocess.TimeoutExpired):
+        gpu.run_within(2, [sys.executable, "-S", "-c", started], dict(os.environ))
+    number = int((tmp_path / "pid").read_text())
+    end = time.monotonic() + 10
+    while _runs(number) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not _runs(number)
+    code, errors = gpu.run_within(20, [sys.executable, "-S", "-c", "import sys; sys.exit('no room')"], {})
+    assert (code, errors.strip()) == (1, "no room")
+
+
+def _runs(number: int) -> bool:
+    stat = Path(f"/proc/{number}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_tests_of_the_queue_exist():
+    assert all((gpu.ROOT / folder).is_dir() for folder in gpu.TESTS)

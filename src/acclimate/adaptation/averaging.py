@@ -30,7 +30,7 @@ class Averaging(Feature):
         self.count, self.share, self.steps = int(options.average_last or 0), run.schedule.decay, list[int]()
         wrong = {
             f"method {method.name}": method.changes_result or method.stages() or not method.trains,
-            "adapter: the mean of its factors is not that of their products": run.adapter is not None,
+            "adapter: the mean of its factors is not the mean of their products": run.adapter is not None,
             "keep_best or patience, which choose the model": options.keep_best or options.patience is not None,
             "fsdp": run.sharded,
         }
@@ -56,7 +56,7 @@ class Averaging(Feature):
 
 
 class _AverageCallback(ResumableCallback):
-    """Sums the weights that train in fp64 in the memory of the host, and puts their mean into the model at the end.
+    """Sums the weights that train in fp64 in the memory of the host; their mean is the model after the last step.
 
     The ``steps`` are spread over a ``share`` of the training. One that ends by time may jump over some.
     """
@@ -74,10 +74,9 @@ class _AverageCallback(ResumableCallback):
             for name, weight in self._weights().items():
                 value = weight.detach().to("cpu", torch.float64)
                 self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        for name, weight in self._weights().items() if self.steps else ():
-            weight.data.copy_(self.sums[name] / len(self.steps))
+        if state.global_step >= state.max_steps or control.should_training_stop:  # before held-out text is measured
+            for name, weight in self._weights().items():
+                weight.data.copy_(self.sums[name] / len(self.steps))
 
     def save(self, checkpoint: Path) -> None:
         write_json(checkpoint / AVERAGE_FILE, {"steps": self.steps, "due": self._due})

@@ -50,9 +50,12 @@ def share_work(
             child.start()
             stack.callback(child.join)
             stack.callback(child.terminate)
-        while any(child.exitcode is None for child in children):
-            wait([child.sentinel for child in children if child.exitcode is None], 0.1)
+        running = [child.sentinel for child in children]
+        while running:
+            wait(running, 0.1)
             check_stop()
             report(sum(done))
-            if bad := [child.exitcode for child in children if child.exitcode]:
+            running = [child.sentinel for child in children if child.exitcode is None]
+            if bad := [child.exitcode for child in children if child.exitcode]:  # after it is known which have ended
                 raise UserError(f"A process has ended with the code {bad[0]}; see above, or give it more memory.")
+        report(total)
