@@ -191,10 +191,10 @@ def test_models_that_cannot_write_are_refused(tiny_bert, model, tmp_path, monkey
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     with pytest.raises(UserError, match="no token that begins or ends a text"):
         run(plain, tmp_path / "out", "self")
-    nothing = self_replay.Written("", True)
-    monkeypatch.setattr(self_replay, "write_texts", lambda model, tokenizer, rows, *_, **__: [nothing] * len(rows))
-    with pytest.raises(UserError, match="nothing but empty texts"):
-        run(model, tmp_path / "out", "self chat=no seed=9")
+    for seed, nothing in enumerate([self_replay.Written("", True), self_replay.Written(" \n", False, 9)], 9):
+        monkeypatch.setattr(self_replay, "write_texts", lambda *given, made=nothing, **_: [made] * len(given[2]))
+        with pytest.raises(UserError, match="nothing but empty texts"):
+            run(model, tmp_path / "out", f"self chat=no seed={seed}")
 
 
 @each(

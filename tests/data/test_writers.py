@@ -102,6 +102,16 @@ def test_servers_share_the_calls_and_one_may_be_down():
         assert len([one for one in writer.write(map(str, range(20, 30))) if one.text]) == 10
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+def test_each_server_is_tried_whatever_the_number_of_retries(retries):
+    down = ",".join(f"http://127.0.0.1:{free_port()}/v1" for _ in range(3))
+    with serve() as server:
+        writer = open_writer(f"{down},{server.url}", model="m", concurrency=1, retries=retries)
+        assert [one.text for one in writer.write(["a"])] == ["about a"]
+    with pytest.raises(UserError, match="cannot be reached"):
+        list(open_writer(down, model="m", concurrency=1, retries=retries).write(["b"]))
+
+
 def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -232,6 +242,20 @@ def test_ends_are_counted():
     assert made[5].text == "so"
     counts = {"refused": 2, "truncated": 1, "empty": 1, "rejected": 1, "repeated": 1, "calls": 7}
     assert {name: writer.account()[name] for name in counts} == counts
+
+
+def test_requests_that_are_rejected_again_end_no_later_run():
+    asked = [*map(str, range(3)), *(f"long {number}" for number in range(12))]
+    rejected = (400, {}, {"error": {"message": "too long"}})
+    with serve(lambda prompt, number: rejected if "long" in prompt else completion(prompt)) as server:
+        for calls in (15, 12):  # the second time all that can be answered is in the cache
+            writer = open_writer(server.url, model="m", concurrency=1)
+            assert [one.ended for one in writer.write(asked)] == ["finished"] * 3 + ["rejected"] * 12
+            assert writer.account()["calls"] == calls
+        writer = open_writer(server.url, model="m", concurrency=1)
+        assert [len(list(writer.write(some))) for some in (["long", "0"], ["1"])] == [2, 1]
+        with pytest.raises(UserError, match="rejects every request"):
+            list(writer.write(["long"]))
 
 
 JSON = st.recursive(

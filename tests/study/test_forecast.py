@@ -15,6 +15,7 @@ from acclimate.study.executor import JobStore
 from acclimate.study.forecast import forecast
 from acclimate.study.pricing import TIMED, TIMING_SHARE, TYPICAL, Durations
 from tests.cases import each
+from tests.servers import serve
 from tests.study.fakes import World, graph_of, of_kind, study
 from tests.study.searching import Trials, searching, write_task
 from tests.test_cli import call
@@ -30,6 +31,17 @@ def test_without_finished_jobs_the_time_is_unknown(folder, tmp_path):
     assert shown(plan) == {("study", "lm_loss"): (6, 0), ("study", "adapt"): (2, 0), ("study", "finetune"): (9, 0)}
     assert plan.seconds is None and not plan.guessed
     assert not world.calls and not (tmp_path / "out").exists()
+
+
+def test_text_that_is_yet_to_be_written_is_planned_and_not_paid(folder, tmp_path):
+    with serve() as server:
+        written = {"generate": {"by": server.url, "model": "m", "prompt": "On {text}"}}
+        values = study(folder, methods=["none", {"name": "mlm", "transform": written}])
+        plan = forecast(StudyConfig.of(values), tmp_path / "out", World().backend())
+        assert not server.bodies
+    assert not plan.estimates and plan.calls.calls > 0 and plan.calls.prompts[0].startswith("On ")
+    lines = list(map(str, plan.show()))
+    assert any(f"{plan.calls.calls:,} calls, about" in line for line in lines) and "jobs are done" not in str(lines)
 
 
 def test_finished_jobs_give_an_estimate_for_the_others(folder, tmp_path, no_report, monkeypatch):

@@ -61,6 +61,10 @@ def test_documents_get_a_label_and_agreement_is_measured(tmp_path):
     said = [label(f"Text:{text}").removeprefix("Label: ").strip("*").lower() for text in train]
     gold = [text.split()[3] for text in train]
     found = account.notes["agreement"]
+    assert (account.notes["calls"], account.notes["from_cache"]) == (len(TEXTS), len(train))
+    budget = {"key": "another", "max_calls": len(train)}  # that of the examples, too
+    with pytest.raises(UserError, match="max_calls"):
+        transform(Corpus.of(["the soup was bad today"]), {"annotate-labels": {**given["annotate-labels"], **budget}})
     assert (found["checked"], found["unreadable"]) == (len(train), said.count("who knows"))
     agreed = np.mean([one == two for one, two in zip(gold, said, strict=True)])
     assert found["accuracy"]["value"] == pytest.approx(agreed)

@@ -164,7 +164,7 @@ class _Writer:
             made = self._sample([start] * CHUNK, self.length - len(start), number, on_step)
         texts = [(one.finished, {"text": one.text}) for one in made if one.text.strip()]
         whole, cut = ([row for ended, row in texts if ended is wanted] for wanted in (True, False))
-        tokens = sum(one.tokens for one in made)
+        tokens = sum(one.tokens for one in made if one.text.strip())
         return {"whole": whole, "cut": cut, "tokens": tokens, "empty": CHUNK - len(texts)}
 
     def _sample(

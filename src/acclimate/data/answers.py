@@ -99,6 +99,10 @@ class AnswerStore:
         found: list[Any] | None = read_kept(self._file(digest), list[Any])
         return found
 
+    def is_empty(self) -> bool:
+        """Return whether there is no answer."""
+        return not any(self._folder.glob("*/*.json"))
+
     def keep(self, digest: str, values: Sequence[Any]) -> None:
         """Write an answer."""
         content = json.dumps(values).encode()
@@ -169,7 +173,8 @@ class Asking(Generic[T]):
         Args:
             store: Where answers are kept.
             identify: Returns a digest of all that determines the answer to an item.
-            ask: Returns the answers to some items, as values for JSON, each with whether it is kept.
+            ask: Returns the answers to some items, or to the first of them, as values for JSON, each with whether it
+                is kept.
             workers: Number of calls under way; a single one is made in the thread of the caller.
             size: Number of items per call.
             describe: Returns prompt and maximum tokens of the answer, for a dry run.
@@ -289,7 +294,7 @@ class Asking(Generic[T]):
             try:
                 mine = [digest for digest in held if self._store.find(digest) is None]
                 made = self._ask([left[one] for one in mine]) if mine else ()
-                for digest, (values, is_kept) in zip(mine, made, strict=True):
+                for digest, (values, is_kept) in zip(mine, made, strict=False):
                     if is_kept:
                         self._store.keep(digest, values)
                     asked[digest] = None if is_kept else values

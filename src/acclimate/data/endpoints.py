@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -130,7 +131,7 @@ class Endpoint:
             RejectedError: If the server does not accept the request.
             UserError: If no server answers, or they accept no request of this kind.
         """
-        for number in range(self._most + 1):
+        for number in itertools.count():
             server = self._choose()
             try:
                 found = self._call(f"{server.address}{path}", body, read)

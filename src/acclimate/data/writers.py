@@ -238,6 +238,19 @@ class Budget:
                     raise BudgetSpentError(f"{name}={limit:g}")
             self.calls += 1
 
+    def take_several(self, most: int) -> int:
+        """Count up to so many calls, and return how many the budget has.
+
+        Raises:
+            BudgetSpentError: If it has none.
+        """
+        self.take()
+        limit = self._options.max_calls
+        with self._mutex:
+            more = most - 1 if limit is None else min(most - 1, limit - self.calls)
+            self.calls += more
+        return more + 1
+
     def explain(self, error: BudgetSpentError, what: str, done: int, total: int | None) -> UserError:
         """Return the error of a budget that is spent, after a number of answers of a total."""
         left = "" if total is None else f"; at most {total - done:,} of {total:,} requests are left"
@@ -283,8 +296,8 @@ class Writer:
         else:
             self.name, identity = _name(by), f"model {_content(by)}"
             ask, workers, size = self._ask_model, 1, LOCAL_ROWS
-        store = AnswerStore(["text", identity, options.plain])
-        self._asking = Asking(store, self._identify, ask, workers, size, describe_request)
+        self._store = AnswerStore(["text", identity, options.plain])
+        self._asking = Asking(self._store, self._identify, ask, workers, size, describe_request)
         if is_model(by) and by.startswith(SERVER):
             self._endpoint = Endpoint(by, options.key_env, options.timeout, options.retries, self._asking.ended)
 
@@ -299,18 +312,19 @@ class Writer:
             UserError: If the model cannot be loaded, the endpoint does not answer, the function fails, or a budget is
                 spent. What was answered is in the cache.
         """
-        done = 0
+        done = rejected = 0
         filled = (self._fill(one) for one in requests)
         try:
             for values, cached in self._asking.map(filled):
                 text, ended, read, written = values
                 answer = Answer(text, ended, read, written, cached)
                 self._count(answer)
+                rejected += answer.ended == "rejected"
                 yield answer
                 done += 1
         except BudgetSpentError as error:
             raise self._budget.explain(error, self._what, done, total) from None
-        if self._endpoint is not None and self._said and self._counts["rejected"] == done:
+        if self._endpoint is not None and done and rejected == done:
             raise UserError(f"The endpoint rejects every request of the {self._what}: {self._said}.")
 
     def account(self) -> dict[str, Any]:
@@ -377,7 +391,7 @@ class Writer:
             text, ended, read, written = self._endpoint.post(path, body, read_completion)
         except RejectedError as error:
             self._said = str(error)
-            if self._budget.reject() >= MOST_REJECTED and not self._budget.tokens:
+            if self._budget.reject() >= MOST_REJECTED and not self._budget.tokens and self._store.is_empty():
                 raise UserError(f"The endpoint rejects every request of the {self._what}: {error}.") from None
             return [(["", "rejected", 0, 0], False)]
         read = read or len(request.prompt) // CHARACTERS_PER_TOKEN
@@ -390,9 +404,8 @@ class Writer:
 
         if self._model is None:
             self._model = LocalModel(self._by.removeprefix(LOCAL), self._options.plain)
-        for _ in requests:
-            self._budget.take()
-        made = self._model.write(requests)
+        taken = self._budget.take_several(len(requests))
+        made = self._model.write(requests[:taken])
         self._budget.spend(sum(read + written for _, _, read, written in made))
         return [(list(one), one[1] != "rejected") for one in made]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from acclimate.adaptation.method import lookup
 from acclimate.base.verbs import Next, given_words
+from acclimate.data.answers import CallPlan, plan_calls
 from acclimate.results.requirements import parse_requirements
 from acclimate.study.backend import Backend
 from acclimate.study.compare import check_study_folder, prepare
@@ -56,6 +57,8 @@ class Forecast:
         rows: Estimated seconds of the remaining jobs of each row of the study, by label.
         prepared: What methods do before the first step, and how far it is in the estimates, by label of the row.
         notes: What was changed for the study to fit into a time, and what could not be timed.
+        calls: The calls of the model or function that has yet to write or rate the text; then no job is estimated,
+            since jobs depend on the answers.
     """
 
     estimates: list[JobEstimate]
@@ -63,6 +66,7 @@ class Forecast:
     rows: dict[str, float] = field(default_factory=dict)
     prepared: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    calls: CallPlan | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -79,6 +83,10 @@ class Forecast:
         """Yield the jobs by kind as a table, the estimated time, and the command that runs them."""
         from rich.table import Table
 
+        if self.calls is not None:
+            yield "The text of the study depends on these answers, and the jobs on the text, so none is estimated:"
+            yield from self.calls.show()
+            return
         table = Table("part", "kind", "jobs", "done", "time left", "estimated from")
         for one in self.estimates:
             left = "unknown" if one.seconds is None else _duration(one.seconds)
@@ -146,7 +154,11 @@ def forecast(
     """
     config, backend = config if isinstance(config, StudyConfig) else StudyConfig.load(config), backend or Backend()
     out = check_study_folder(out)
-    inputs, _ = prepare(read_study(config, backend), cached_only=True)
+    inputs = None
+    with plan_calls() as calls:
+        inputs, _ = prepare(read_study(config, backend), cached_only=True)
+    if inputs is None:
+        return Forecast([], guessed=False, calls=calls)
     check_study_names(parse_requirements(require), inputs)
     store, graphs = JobStore(out), list[JobGraph]()
 

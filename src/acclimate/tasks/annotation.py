@@ -140,16 +140,19 @@ class Annotation(Recipe):
 
     def apply(self, documents: Documents, context: Context) -> Iterator[Document]:
         """Label the documents, and the examples of the task."""
-        yield from super().apply(documents, context)
+        session = Session(self, context)
+        yield from self.write(session, Pieces(documents, range(len(documents)), self.words))
+        context.notes.update(session.account())
         if (task := self.given) is None:
             return
         texts = [example.texts[0] for example in task.train]
         drawn = sorted(content_order(texts, self.seed)[: self.checked].tolist())
-        session = Session(self, context)
+        check = Session(self, context, session.writer)  # whose budget is that of both
         pieces = {texts[place]: Piece(texts[place], "") for place in drawn}
-        found = {one.piece.text: value for one, value in self.label(session, pieces.values())}
+        found = {one.piece.text: value for one, value in self.label(check, pieces.values())}
         agreement = self.agree([task.train[place] for place in drawn], [found.get(texts[place]) for place in drawn])
-        context.notes["agreement"] = {"checked": len(drawn), "unreadable": session.unused["unreadable"], **agreement}
+        agreement = {"checked": len(drawn), "unreadable": check.unused["unreadable"], **agreement}
+        context.notes.update(session.writer.account(), agreement=agreement)
 
 
 def measure(scoring: Scoring, gold: Sequence[Any], found: Sequence[Any], metrics: Sequence[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -128,6 +129,10 @@ def test_a_model_of_this_machine_makes_documents(tiny_llama):
     by = f"model:{tiny_llama} temperature=1 max_tokens=5"
     sampled = [[one.text for one in open_writer(by, seed=seed).write(["the", "food"])] for seed in (1, 2)]
     assert sampled[0] != sampled[1]
+    for done in (3, 5):  # a budget smaller than a batch is used up, and the next run continues
+        writer = open_writer(by, max_calls=3)
+        with pytest.raises(UserError, match=r"max_calls=3 .* is spent after 3 calls") if done == 3 else nullcontext():
+            assert [one.cached for one in writer.write("abcde", 5)] == [True] * 3 + [False] * 2
 
 
 @each(

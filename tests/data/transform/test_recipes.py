@@ -23,6 +23,7 @@ from tests.cases import each
 from tests.data.select.test_operations import pool
 from tests.data.test_answer_parsing import ODD
 from tests.data.transform.recipes import DOCUMENTS, say, write
+from tests.servers import completion, serve
 
 
 def rows(by, recipe, tmp_path, texts=DOCUMENTS, **context):
@@ -142,6 +143,27 @@ def test_instructions_are_conversations(tmp_path):
     made, _ = rows(write, {"name": "instructions", "number": 2}, tmp_path)
     assert [row["messages"][0]["content"] for row in made[:2]] == ["tell me of Alpha Corp", "tell me of Beta Ltd"]
     assert all(len(read_conversation(row).turns) == 2 for row in made) and len(made) == 6
+
+
+@each(
+    ("name", "answer", "made"),
+    [
+        ("instructions", "Request: one\nResponse: two\n\nRequest: three\nResponse: fo", "one\n\ntwo"),
+        (
+            "questions",
+            "Q: what?\nA: Alpha Corp\n\nQ: who?\nA: Be",
+            f"{DOCUMENTS[0]}\n\nQuestion: what?\nAnswer: Alpha Corp",
+        ),
+        ("active-reading", "1. Make a time line\n2. Draw a m", "A text on make a time line."),
+    ],
+)
+def test_the_last_entry_of_an_answer_that_was_cut_off_is_not_used(name, answer, made):
+    def reply(prompt, number):
+        return completion(answer, "length") if number == 1 else completion("A text on make a time line.")
+
+    with serve(reply) as server:
+        found = transform(Corpus.of(DOCUMENTS[:1]), {name: {"by": server.url, "model": f"m {name}"}})
+    assert list(found) == [made] and find_accounts(found)[0].notes["unused"] == {"cut off": 1}
 
 
 def test_the_card_says_who_wrote_the_text(tiny_bert, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ClassVar, Literal
 
 from acclimate.base.errors import UserError
@@ -47,10 +48,11 @@ class PairRecipe(Recipe):
     def pairs(self, session: Session, prompt: str, pieces: Pieces) -> Iterator[tuple[Asked, list[tuple[str, str]]]]:
         """Yield the pairs of each piece; answers without one are counted."""
         asked = (Asked(piece, prompt, {"number": str(self.number)}) for piece in pieces)
-        for one, answer, _ in session.answers(asked):
-            if found := parse_pairs(answer, *self.parts):
+        for one, answer, is_cut in session.answers(asked):
+            pairs = parse_pairs(answer, *self.parts)
+            if found := session.whole(pairs, answer, is_cut, itemgetter(1)):
                 yield one, found[: self.number]
-            else:
+            elif not pairs:
                 session.drop("unreadable", answer)
 
 

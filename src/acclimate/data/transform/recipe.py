@@ -6,7 +6,7 @@ import re
 import sys
 from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -29,7 +29,7 @@ from acclimate.data.select.control import fill_tokens
 from acclimate.data.select.duplicates import Duplicates, hash_document_ngrams
 from acclimate.data.sentences import split_sentences
 from acclimate.data.transform.generate import fill_prompt, hash_text
-from acclimate.data.writers import Key, Request, WriterOptions, check_writer, open_writer
+from acclimate.data.writers import Key, Request, Writer, WriterOptions, check_writer, open_writer
 from acclimate.data.writers import Writing as WriterName
 
 T = TypeVar("T")
@@ -270,14 +270,15 @@ class Session:
     """What a recipe asks the writer, and what becomes of the answers.
 
     Attributes:
+        writer: What writes.
         used: Number of texts that were made.
         unused: Number of answers and texts that were dropped, by reason.
     """
 
-    def __init__(self, recipe: Recipe, context: Context) -> None:
-        """Open the writer."""
+    def __init__(self, recipe: Recipe, context: Context, writer: Writer | None = None) -> None:
+        """Open the writer, unless it is that of another session."""
         assert recipe.by is not None
-        self._writer = open_writer(recipe.by, recipe, key=recipe.key)
+        self.writer = writer or open_writer(recipe.by, recipe, key=recipe.key)
         self._recipe, self._progress, self.used, self.unused = recipe, context.progress, 0, Counter[str]()
         self._seen, self._examples = set[str](), list[str]()
         self._evaluated = TextIndex(context.evaluated, MatchRules()) if context.evaluated else None
@@ -295,7 +296,7 @@ class Session:
                 yield Request(self._fill(one), seed=self._recipe.seed + one.repeat)
 
         with Progress("Writing", None, unit="answers", enabled=self._progress) as bar:
-            for number, answer in enumerate(self._writer.write(requests()), 1):
+            for number, answer in enumerate(self.writer.write(requests()), 1):
                 one, text = waiting.popleft(), clean_answer(answer.text)
                 bar.update(number)
                 if is_refusal(text):
@@ -315,12 +316,20 @@ class Session:
     def lists(self, asked: Iterable[Asked], most: int, *, least: int = 1, commas: bool = False) -> list[Listed]:
         """Return the first entries of the list in each answer, with its piece; answers with too few are counted."""
         found = list[Listed]()
-        for one, answer, _ in self.answers(asked):
-            names = [name for name in parse_list(answer, commas=commas) if len(name) <= MAX_ENTRY]
+        for one, answer, is_cut in self.answers(asked):
+            names = self.whole(parse_list(answer, commas=commas), answer, is_cut, str)
+            names = [name for name in names if len(name) <= MAX_ENTRY]
             if len(names) < least:
                 self.drop("unreadable", answer)
             else:
                 found.append(Listed(one.piece, names[:most]))
+        return found
+
+    def whole(self, found: list[T], answer: str, is_cut: bool, text: Callable[[T], str]) -> list[T]:
+        """Return what was found in an answer without a last entry that was cut off, which is counted."""
+        if is_cut and found and answer.endswith(text(found[-1])):
+            self.drop("cut off", text(found[-1]))
+            return found[:-1]
         return found
 
     def texts(self, asked: Iterable[Asked]) -> Iterator[Document]:
@@ -357,7 +366,7 @@ class Session:
     def document(self, text: str, one: Asked, **fields: Any) -> Document:
         """Return a document with its origin."""
         self.used += 1
-        origin = {"made_by": self._writer.name, "made_from": one.piece.digest}
+        origin = {"made_by": self.writer.name, "made_from": one.piece.digest}
         key = {} if self._recipe.key is None else {"made_with": self._recipe.key}
         prompt = f"{self._recipe.name}/{one.prompt} {self._digests[one.prompt]}"
         return Document(text, {**one.fields, **fields, **origin, **key, "prompt": prompt})
@@ -365,4 +374,4 @@ class Session:
     def account(self) -> dict[str, Any]:
         """Return what an account says of the writer, the prompts, and what was not used."""
         counts = {reason: self.unused[reason] for reason in sorted(self.unused) if self.unused[reason]}
-        return {**self._writer.account(), "prompts": self._digests, "unused": counts, "dropped": self._examples}
+        return {**self.writer.account(), "prompts": self._digests, "unused": counts, "dropped": self._examples}
