@@ -161,8 +161,9 @@ class Endpoint:
         """Return the server with the fewest calls among those that may be called, as soon as there is one."""
         while True:
             with self._mutex:
-                server = min(self._servers, key=lambda one: (max(0.0, one.until - time.monotonic()), one.running))
-                if (pause := server.until - time.monotonic()) <= 0 or self._ended.is_set():
+                now = time.monotonic()  # of equal ones, that which failed least recently
+                server = min(self._servers, key=lambda one: (max(0.0, one.until - now), one.running, one.until))
+                if (pause := server.until - now) <= 0 or self._ended.is_set():
                     server.running += 1
                     return server
             self._ended.wait(pause)
