@@ -89,6 +89,7 @@ def test_scores_on_benchmarks_of_the_hub_are_evaluation_results(model, tmp_path)
         for kind, config, metric, value in (
             ("org/quiz", None, "em", 0.25), ("org/quiz", None, "f1", 0.5), ("org/sums", "hard", "em", 0.75),
             ("org/plain", None, "em", 0.1), ("org/other", "c", "em", 0.2), ("mine", None, "em", 0.3),
+            ("org/list", None, "em", 0.4), ("org/empty", None, "em", 0.4), ("org/odd", None, "em", 0.4),
         )
     ]  # fmt: skip
     ModelCard.from_template(
@@ -99,6 +100,9 @@ def test_scores_on_benchmarks_of_the_hub_are_evaluation_results(model, tmp_path)
     for name, (task, config) in tasks.items():
         client.benchmarks[f"org/{name}"] = tmp_path / f"{name}.yaml"
         (tmp_path / f"{name}.yaml").write_text(f"tasks:\n- {{id: {task}, config: {config}, split: test}}\n")
+    for name, text in (("list", "[1, 2]"), ("empty", ""), ("odd", "tasks: [{split: test, config: default}, quiz]")):
+        client.benchmarks[f"org/{name}"] = tmp_path / f"{name}.yaml"
+        (tmp_path / f"{name}.yaml").write_text(text)
     push_to_hub(model, "name", api=client)
     files = client.calls[1][1]
     made = {name: one.path_or_fileobj for name, one in files.items() if name.startswith(".eval_results/")}

@@ -185,15 +185,15 @@ def evaluation_files(folder: Path, client: Any) -> dict[str, bytes]:
         name, place = str(dataset["type"]), f".eval_results/{Path(dataset['type']).name}.yaml"
         if "/" not in name or place in found:
             continue
+        wanted = dataset.get("config") or "default", dataset.get("split", "test")
         try:
             about = yaml.safe_load(Path(client.hf_hub_download(name, "eval.yaml", repo_type="dataset")).read_text())
-        except Exception as error:  # the client raises many classes; most datasets are no benchmarks
-            log.info("'%s' has no eval.yaml: %s", name, first_line(error))
+            tasks = [str(task["id"]) for task in about["tasks"] if (task.get("config"), task.get("split")) == wanted]
+        except Exception as error:  # the client raises many classes; most datasets are no benchmarks, and files differ
+            log.info("'%s' has no eval.yaml that can be read: %s", name, first_line(error))
             continue
-        wanted = dataset.get("config") or "default", dataset.get("split", "test")
-        tasks = [task for task in about.get("tasks", ()) if (task.get("config"), task.get("split")) == wanted]
         notes = f"{metric['name']}, measured with acclimate {__version__}"
-        found[place] = [EvalResultEntry(name, str(task["id"]), metric["value"], notes=notes) for task in tasks[:1]]
+        found[place] = [EvalResultEntry(name, task, metric["value"], notes=notes) for task in tasks[:1]]
     return {
         place: yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
         for place, entries in found.items()
