@@ -317,7 +317,10 @@ class Session:
         """Return the first entries of the list in each answer, with its piece; answers with too few are counted."""
         found = list[Listed]()
         for one, answer, is_cut in self.answers(asked):
-            names = self.whole(parse_list(answer, commas=commas), answer, is_cut, str)
+            names = parse_list(answer, commas=commas)
+            names = self.whole(
+                names, answer, is_cut and len(names) > 1, str
+            )  # half an only entry still names something
             names = [name for name in names if len(name) <= MAX_ENTRY]
             if len(names) < least:
                 self.drop("unreadable", answer)
