@@ -242,9 +242,8 @@ def load_task(
 
     A multi-label task: every label is a list, which may be empty; duplicates in a list count once. In CSV, lists are
     written as JSON or as Python prints them. Lists of the same length that hold only 0 and 1 are vectors with a place
-    per class; if each has exactly one 1, the task has one class per row. If every row of a
-    split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split is also scored
-    per document.
+    per class; if each has exactly one 1, the task has one class per row. If every row of a split has a ``document``,
+    or an ``id`` that ends in ``_s`` and the number of a sentence, that split is also scored per document.
 
     A regression task: the same, with numbers as labels, of which at least one has a fraction (``3.5``). Whole numbers
     are classes unless ``task_kind`` is ``"regression"``.
