@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zlib
 from pathlib import Path
@@ -89,6 +90,63 @@ def test_linear_methods_equal_their_formulas(llamas, tmp_path):
         }
         for folder, value in expected.items():
             np.testing.assert_allclose(exact(tmp_path / folder)[name], value, atol=1e-6, err_msg=f"{folder}: {name}")
+
+
+SCALES = {
+    "bert": {r"bert\.encoder\.layer\.%d\.": 3},
+    "mixtral": {r"model\.layers\.%d\.": 3},
+    "bart": {r"model\.encoder\.layers\.%d\.": 3, r"model\.decoder\.layers\.%d\.": 2},
+    "t5": {r"encoder\.block\.%d\.": 2, r"decoder\.block\.%d\.": 2},
+}
+"""Patterns of the tensors of a layer of each stack, and the number of its layers."""
+
+
+def scaled_with_depth(base, models, kind, alpha, slope):
+    """Compute LiNeS tensor by tensor from the numbers in the names (Wang et al., 2025, Eq. 2)."""
+    found = {}
+    for name, value in base.items():
+        scale = alpha
+        for pattern, layers in SCALES[kind].items():
+            for number in range(layers):
+                if re.match(pattern % number, name):
+                    scale = alpha + slope * number / (layers - 1)
+        found[name] = value + scale * sum(model[name] - value for model in models)
+    return found
+
+
+@each("kind", list(SCALES))
+def test_the_change_is_scaled_with_depth(tmp_path, kind):
+    layers = {"bart": {"encoder_layers": 3, "decoder_layers": 2}, "t5": {}}.get(kind, {"num_hidden_layers": 3})
+    base, a, b = (save_tiny(kind, tmp_path / name, seed, **layers) for seed, name in enumerate(("base", "a", "b")))
+    parts = {"base": base, "progress": False}
+    merge(a, {"lines": 0.2}, tmp_path / "one", **parts)
+    merge([a, b], "lines alpha=0.5 slope=-0.2", tmp_path / "two", **parts)
+    for out, models, scales in (("one", [a], (0.2, 0.8)), ("two", [a, b], (0.5, -0.2))):
+        found = exact(tmp_path / out)
+        expected = scaled_with_depth(exact(base), [exact(model) for model in models], kind, *scales)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
+    whole, given = exact(tmp_path / "one"), exact(a)
+    last = [name for name in whole if any(re.match(p % (n - 1), name) for p, n in SCALES[kind].items())]
+    assert last and all(np.array_equal(whole[name], given[name]) for name in last)
+
+
+def test_without_a_slope_the_change_is_scaled_as_before(llamas, tmp_path):
+    parts, both = {"base": llamas["base"], "progress": False}, [llamas["a"], llamas["b"]]
+    merge(llamas["a"], "lines alpha=0.3 slope=0", tmp_path / "flat", **parts)
+    merge(llamas["a"], "interpolation alpha=0.3", tmp_path / "half", **parts)
+    merge(both, "lines alpha=0.3 slope=0", tmp_path / "both", **parts)
+    merge(both, "task-arithmetic weights=0.3,0.3", tmp_path / "sum", **parts)
+    assert same_bytes(tmp_path / "flat", tmp_path / "half") and same_bytes(tmp_path / "both", tmp_path / "sum")
+
+
+def test_depth_needs_layers_of_their_own(tmp_path):
+    albert = save_tiny("albert", tmp_path / "albert")
+    with pytest.raises(UserError, match="share their weights"):
+        merge(albert, "lines alpha=0.5", tmp_path / "out", base=albert, progress=False)
+    one = Checkpoint(save_tiny("llama", tmp_path / "one", num_hidden_layers=1), "one").depths()
+    assert set(one.values()) == {0.0}
 
 
 def sparse_difference(models, base, method, density, kept=None):

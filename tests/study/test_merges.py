@@ -7,6 +7,7 @@ import pytest
 from acclimate.base.errors import UserError
 from acclimate.study.compare import compare
 from acclimate.study.config import StudyConfig
+from acclimate.study.jobs.merge import MergeSpec
 from tests.cases import each
 from tests.study.fakes import World, graph_of, study
 from tests.tiny import TEXTS, save_tiny
@@ -85,6 +86,14 @@ def test_a_merge_waits_for_all_models_and_is_blocked_if_one_fails(folder, tmp_pa
     with pytest.raises(UserError, match="no memory"):
         compare(config, tmp_path / "out", progress=False, backend=world.backend())
     assert world.calls["merge"] == 0 and world.calls["finetune"] > 0
+
+
+def test_a_slope_is_in_the_label_and_the_identity(folder):
+    merges = [{"of": "mlm", "method": f"lines alpha=0.2{slope}"} for slope in ("", " slope=0.1", " slope=0")]
+    graph = graph_of(study(folder, methods=["none", "mlm"], merges=merges, seeds=1))
+    assert len({job.key for job in graph.jobs.values() if job.name == "merge"}) == 3
+    labels = [MergeSpec.model_validate(merge).label for merge in merges]
+    assert labels == [f"mlm, scaled with depth by 0.2 to {end}" for end in (1, 0.3, 0.2)]
 
 
 def test_identity_of_merges(folder):

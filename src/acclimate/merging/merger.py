@@ -132,6 +132,10 @@ class Merger:
         """Return the names of the embeddings and of the first layers; see :meth:`Checkpoint.first_layers`."""
         return self._first.first_layers(count)
 
+    def depths(self) -> dict[str, float]:
+        """Return the depth of each tensor in a layer; see :meth:`Checkpoint.depths`."""
+        return self._first.depths()
+
     def write(self, folder: Path, rule: Rule) -> None:
         """Write the merged model into an existing folder: weights, configuration and tokenizer.
 

@@ -19,6 +19,7 @@ from acclimate.base.files import local_folder, read_json_object, safe_join, writ
 from acclimate.base.progress import silence_transformers
 from acclimate.models.checkpoints import IGNORED_WEIGHTS, UNREADABLE, describe_extensions, load_config, load_error
 from acclimate.models.compiling import layers_of
+from acclimate.models.encoding import reads_pairs
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import check_architecture
 
@@ -194,6 +195,39 @@ class Checkpoint:
             self.stored.pop(name, None)
             self.tied.pop(name, None)
 
+    def _layers_of(self, skeleton: Any) -> list[Any]:
+        """Return the layers of a model that is one stack of them, each with weights of its own."""
+        layers = layers_of(skeleton.base_model)
+        if len(layers) != self.config.num_hidden_layers:
+            raise UserError(f"The layers of '{self.label}' share their weights, so they cannot be divided.")
+        return layers
+
+    def depths(self) -> dict[str, float]:
+        """Return the depth of each stored tensor in a layer, from 0 for the first layer to 1 for the last.
+
+        The encoder and the decoder of an encoder-decoder have depths of their own.
+
+        Raises:
+            UserError: If the layers share their weights.
+        """
+        skeleton = self._make_skeleton()
+        if reads_pairs(skeleton):
+            stacks = [layers_of(stack) for stack in (skeleton.get_encoder(), skeleton.get_decoder())]
+        else:
+            stacks = [self._layers_of(skeleton)]
+        names = {id(module): name for name, module in skeleton.named_modules()}
+        depths = {
+            f"{names[id(layer)]}.": number / max(1, len(layers) - 1)
+            for layers in stacks
+            for number, layer in enumerate(layers)
+        }
+        return {  # by the beginnings of names, since files of models with experts can have other ends
+            name: depth
+            for name in self.stored
+            for place, depth in depths.items()
+            if name.startswith(place) or f"{self._prefix}{name}".startswith(place)
+        }
+
     def first_layers(self, count: int) -> set[str]:
         """Return the names of the parameters before the layers, which are the embeddings, and of the first layers.
 
@@ -201,9 +235,7 @@ class Checkpoint:
             UserError: If the model has fewer layers, or layers that share their weights.
         """
         skeleton = self._make_skeleton()
-        layers = layers_of(skeleton.base_model)
-        if len(layers) != self.config.num_hidden_layers:
-            raise UserError(f"The layers of '{self.label}' share their weights, so they cannot be divided.")
+        layers = self._layers_of(skeleton)
         if count > len(layers):
             raise UserError(f"'{self.label}' has {len(layers)} layers, so --layers can be at most that, not {count}.")
         inside = {id(value): number for number, layer in enumerate(layers) for value in layer.parameters()}

@@ -1,14 +1,15 @@
-"""Weighted sums of models: chat vectors, skills, task arithmetic, interpolation and soups."""
+"""Weighted sums of models: chat vectors, skills, task arithmetic, interpolation, scaling with depth, and soups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
+from torch import Tensor
 
 from acclimate.base.bounds import Number
 from acclimate.base.verbs import Next
@@ -142,6 +143,52 @@ class Interpolation(Merge):
         assert merger is not None
         write = merger.write
         return lambda share: merged_model(lambda folder: write(folder, linear([share, 1 - share])), point, max_length)
+
+
+@register("lines", paper="Wang et al., ICLR 2025", summary="the base model plus changes that grow with depth (LiNeS)")
+@dataclass(frozen=True)
+class Lines(Merge):
+    """Scales what training has changed linearly with depth, so that low layers stay close to the base model.
+
+    Everything outside of the layers, such as embeddings, the last norm and the head, has the scale of the first layer,
+    as in the code of the paper. A head that the base model does not have is kept.
+
+    Attributes:
+        alpha: Scale of the change of the first layer.
+        slope: What the scale of the last layer has more, beta in the paper (1 - alpha, as there for one model).
+    """
+
+    formula: ClassVar[str] = "base + (alpha + slope depth) sum of (model - base), depth from 0 to 1"
+    several: ClassVar[bool | None] = None
+    needs_base: ClassVar[bool] = True
+    joins_tasks: ClassVar[bool] = True
+    selects: ClassVar[bool] = True
+    main: ClassVar[str] = "alpha"
+    alpha: Weight
+    slope: Weight | None = None
+
+    @property
+    def rise(self) -> float:
+        """The slope, or its default."""
+        return 1 - self.alpha if self.slope is None else self.slope
+
+    def resolve(self, count: int) -> Self:
+        """Return the merge with a slope."""
+        return replace(self, slope=self.rise)
+
+    def label(self, of: str) -> str:
+        """Return the label with the scales of the first and the last layer."""
+        return f"{of}, scaled with depth by {self.alpha:g} to {self.alpha + self.rise:g}"
+
+    def rule(self, context: Context) -> tuple[Rule, list[str]]:
+        """Return the sum, whose weights depend on the tensor."""
+        depths, count = context.merger.depths(), len(context.merger.models)
+
+        def rule(name: str, reads: Sequence[Callable[[], Tensor]]) -> Tensor:
+            scale = self.alpha + self.rise * depths.get(name, 0.0)
+            return linear([*[scale] * count, 1 - count * scale])(name, reads)
+
+        return rule, []
 
 
 @register("soup", paper="Wortsman et al., ICML 2022", summary="the weighted mean of several models")
