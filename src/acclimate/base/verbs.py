@@ -165,7 +165,7 @@ class Next:
     def command(self) -> str:
         """The command line, with the ``--plugin`` flags of this one if the command takes such files."""
         words = [str(word) for word in self.words]
-        verb = next((DECLARED[name] for name in (" ".join(words[:2]), words[0]) if name in DECLARED), None)
+        verb = next((DECLARED[name] for name in (" ".join(words[:2]), *words[:1]) if name in DECLARED), None)
         plugins = plugin_words() if isinstance(verb, Verb) and verb.plugins else []
         return shlex.join(["acclimate", *words, *plugins])
 
