@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 import torch
 import transformers
+from hypothesis.internal.conjecture import providers
 
 import acclimate
 from acclimate.base.errors import warn_once
@@ -149,7 +150,11 @@ def pytest_collection_modifyitems(config, items):
 
     ``-m "slow or hypothesis"`` tries all, and others each time.
     """
-    tests = {getattr(item, "function", None) for item in items} if config.option.markexpr == "not slow" else set()
+    if config.option.markexpr != "not slow":
+        return
+    # Constants of the modules that happen to be loaded, which differ between processes, would be tried, too.
+    providers._get_local_constants = providers.Constants
+    tests = {getattr(item, "function", None) for item in items}
     while tests := {test for test in tests if test is not None}:
         for test in tests:
             if found := vars(test).get("_hypothesis_internal_use_settings"):
