@@ -22,16 +22,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from acclimate.base.files import read_json, write_json
-from acclimate.evaluation.significance import paired_difference
-from acclimate.results.scores import WITHHELD, Interval, ScoreRow
+from acclimate.results.scores import Interval, ScoreRow
 from acclimate.results.study import StudyResults
 from acclimate.study.job import JobResult, Place
 from acclimate.study.jobs.finetune import average_over_tasks
-from acclimate.study.jobs.lm_loss import TextLoss
+from acclimate.study.jobs.lm_loss import TextLoss, change_of_loss
 from acclimate.study.jobs.probe import ProbeResult, _row, _runs
 from acclimate.study.summary import TaskResult, compare_runs, summarize_scores
 
@@ -197,20 +195,17 @@ def read_losses(
 
 
 def compare_losses(ours: Mapping[Any, TextLoss], theirs: Mapping[Any, TextLoss]) -> Interval:
-    """Return the difference of the loss per token, paired by adaptation and text; without a verdict for a single one.
+    """Return the difference of the loss per token, paired by adaptation and text.
 
     Args:
         ours: Losses by adaptation seed.
-        theirs: The same of the rival; a base model has one entry, without a seed.
+        theirs: The same of the rival.
     """
-    seeds = [seed for seed in ours if seed in theirs or None in theirs]
-    pairs = [(ours[seed], theirs.get(seed) or theirs[None]) for seed in seeds]
-    counts = np.asarray(pairs[0][0].per_text_masked or [1] * len(pairs[0][0].per_text), dtype=float)
-    sides = [np.asarray([one.per_text for one in side])[:, counts > 0] for side in zip(*pairs, strict=True)]
-    used = counts[counts > 0]
-    change = replace(paired_difference(sides[0] / used, sides[1] / used, used), is_error=True)
-    found = Interval.from_dict(change.as_dict())
-    return found if len(pairs) > 1 else found.without_verdict(WITHHELD)
+    seeds = [seed for seed in ours if seed in theirs]
+    after, before = ([side[seed] for seed in seeds] for side in (ours, theirs))
+    found = change_of_loss(after, before, before[0].token_counts(), len(seeds) < 2)
+    assert found is not None
+    return found
 
 
 def against_rivals(folder: Path, rivals: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -277,11 +272,13 @@ def differences(rows: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 def main(names: Sequence[str]) -> None:
     """Recompute the pages with these names, or all."""
-    if not names or list(names) == ["--rivals"]:
+    if not names or "--rivals" in names:
         write_rivals()
+    if "--rivals" in names:
+        return
     for cells in sorted(PAGES.glob("*/cells.tar.xz")):
         folder = cells.parent
-        if names and folder.name not in names:  # also with --rivals
+        if names and folder.name not in names:
             continue
         written = {}
         for file in ("results.json", "control.json"):

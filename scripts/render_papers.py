@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import acclimate
@@ -34,7 +35,6 @@ from acclimate.merging.base import MERGES
 from acclimate.models.adapters import ADAPTERS
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.parts.masking.base import Strategy
-from acclimate.results.cells import signed
 from acclimate.results.scores import UNANSWERED
 from acclimate.results.study import StudyResults
 
@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts.regroup_results import AGAINST, PLAIN  # noqa: E402
-from scripts.render_results import read_results  # noqa: E402
+from scripts.render_results import estimate, read_results  # noqa: E402
 
 PAPERS, DOCS = ROOT / "src" / "acclimate" / "papers", ROOT / "docs"
 SHOWN, TEXTS = "results/shown.md", ("domain", "general")
@@ -89,6 +89,13 @@ def folders() -> list[Path]:
 def studies() -> dict[str, StudyResults]:
     """Return the results of the studies under `docs/results`, by folder."""
     return {path.parent.name: read_results(path) for path in sorted(DOCS.glob("results/*/results.json"))}
+
+
+@cache
+def against_rivals() -> dict[str, Any]:
+    """Return the differences from rivals, by folder of the study and row."""
+    found: dict[str, Any] = json.loads((DOCS / "results" / AGAINST).read_text(encoding="utf-8"))
+    return found
 
 
 def names_of(value: Any) -> set[str]:
@@ -153,7 +160,7 @@ def summarize(found: list[dict[str, Any]]) -> str:
 def make_verdict(folder: Path) -> dict[str, Any]:
     """Return what was measured of the entries of a folder."""
     found = []
-    rivals = json.loads((DOCS / "results" / AGAINST).read_text(encoding="utf-8"))
+    rivals = against_rivals()
     for group, name, _ in entries(folder):
         for study, results in studies().items():
             label = find_row(results, group, name)
@@ -209,8 +216,7 @@ def list_shown(verdicts: Mapping[str, dict[str, Any]]) -> str:
 
 def spread(row: Mapping[str, Any], factor: float, digits: int) -> str:
     """Return a difference with its interval; a star if there is no verdict, since only one adaptation was made."""
-    low, high = (signed(factor * row[name], digits) for name in ("low", "high"))
-    return f"{signed(factor * row['difference'], digits)} [{low}, {high}]{'*' * (row['verdict'] in UNANSWERED)}"
+    return estimate(SimpleNamespace(**row), factor, digits) + "*" * (row["verdict"] in UNANSWERED)
 
 
 def fact(folder: Path, title: str) -> str:

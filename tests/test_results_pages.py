@@ -15,6 +15,7 @@ from sklearn.metrics import f1_score
 
 from acclimate.results.study import StudyResults
 from acclimate.study.config import StudyConfig
+from tests.docs.blocks import GENERATED_TABLE
 from tests.study_files import skip_if_parts_are_missing, spelled_today
 
 RESULTS = sorted(path.parent.name for path in PAGES.glob("*/results.json"))
@@ -24,8 +25,15 @@ CITATIONS = r"L2-SP|95 %|Eq\. \d+|Tables? \d( and \d)?|F1|EMNLP \d+|ACL \d+"
 
 def prose(text: str) -> str:
     """Return the text of a page or template without expressions, generated tables, code, links and citations."""
-    table = r"<!-- Table of [^\n]* -->\n\n(?:\|[^\n]*\n)+"
-    for pattern in (table, r"\{\{.*?\}\}", r"\{%.*?%\}", r"<!--.*?-->", r"`[^`]*`", r"\]\([^)]*\)", CITATIONS):
+    for pattern in (
+        GENERATED_TABLE,
+        r"\{\{.*?\}\}",
+        r"\{%.*?%\}",
+        r"<!--.*?-->",
+        r"`[^`]*`",
+        r"\]\([^)]*\)",
+        CITATIONS,
+    ):
         text = re.sub(pattern, "", text, flags=re.S)
     return text
 

@@ -32,6 +32,8 @@ from tests.printed import check, printed, run
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+GENERATED_TABLE = r"<!-- Table of [^\n]* -->\n\n(?:\|[^\n]*\n)+"
+"""A table of a page that a script writes."""
 SKILL = ROOT / "src" / "acclimate" / "labs" / "skill" / "SKILL.md"
 NOT_GUIDES = ("dev", "results")
 """Folders of docs/ without guides."""

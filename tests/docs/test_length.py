@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from tests.docs.blocks import DOCS
+from tests.docs.blocks import DOCS, GENERATED_TABLE
 
 MOST = 25_000
 """Words of all pages for users: prose and tables written by hand."""
 NOT_READ = re.compile(
-    r"^<!-- Table of [^\n]* -->\n\n(?:\|[^\n]*\n)+"  # a generated table
+    rf"^{GENERATED_TABLE}"
     r"|^ *```.*?^ *```$"  # a block of code
     r"|<!--.*?-->",
     flags=re.M | re.S,

@@ -183,6 +183,13 @@ def parse_writer(given: Any, options: WriterOptions | None = None, what: str = "
     return given, build_dataclass(PromptOptions, what, "model", settings)
 
 
+def missing_writer(part: str) -> UserError:
+    """Return the error of a part that was given no writer."""
+    return UserError(
+        f"{part} needs a writer: give by=http://HOST:PORT/v1 model=NAME, by=model:PATH or by=FILE.py:FUNCTION."
+    )
+
+
 def check_writer(given: Any, options: WriterOptions | None = None, what: str = "writer") -> None:
     """Check a writer that a user gave, without loading it; whether a function exists is found when it is used.
 

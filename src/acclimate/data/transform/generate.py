@@ -27,6 +27,7 @@ from acclimate.data.writers import (
     call_function,
     check_writer,
     is_model,
+    missing_writer,
     parse_writer,
 )
 
@@ -187,6 +188,11 @@ class CachedFunction:
         return {"generator": self.name, "calls": self._budget.calls, "from_cache": self._cached}
 
 
+def describe_origin(writer: str, key: Key | None, source: str) -> dict[str, Any]:
+    """Return the fields of a document that say which writer, with which key, made it of which document."""
+    return {"made_by": writer, **({} if key is None else {"made_with": key}), "made_from": source}
+
+
 def fill_prompt(template: str, fields: Mapping[str, str]) -> str:
     """Return a prompt with the value of each ``{name}`` of the fields; other braces stay."""
     return re.sub(r"\{(\w+)\}", lambda found: fields.get(found[1], found[0]), template)
@@ -222,10 +228,7 @@ class Generate(PromptOptions, Transform):
 
     def __post_init__(self) -> None:
         if self.by is None:
-            raise UserError(
-                "Transform 'generate' needs a writer: give by=http://HOST:PORT/v1 model=NAME, by=model:PATH or "
-                "by=FILE.py:FUNCTION."
-            )
+            raise missing_writer("Transform 'generate'")
         super().__post_init__()
         check_writer(self.by, self, "generator")
 
@@ -233,14 +236,13 @@ class Generate(PromptOptions, Transform):
         """Call the function for each document."""
         assert self.by is not None
         generate = CachedFunction(self.by, self.key, read_documents, options=self)
-        made_with = {} if self.key is None else {"made_with": self.key}
         empty = list[str]()
         pairs = zip(documents.with_fields(), generate.map(documents, len(documents)), strict=True)
         with Progress("Generating", len(documents), unit="documents", enabled=context.progress) as bar:
             for number, ((text, own), made) in enumerate(pairs):
                 if self.keep:
                     yield Document(text, own)
-                source = {"made_by": generate.name, **made_with, "made_from": hash_text(text)}
+                source = describe_origin(generate.name, self.key, hash_text(text))
                 yield from (Document(one, {**fields, **source}) for one, fields in made)
                 if not made:
                     empty.append(text if len(empty) < EXAMPLES else "")

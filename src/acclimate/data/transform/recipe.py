@@ -28,8 +28,8 @@ from acclimate.data.pool import Document, Documents, count_words
 from acclimate.data.select.control import fill_tokens
 from acclimate.data.select.duplicates import Duplicates, hash_document_ngrams
 from acclimate.data.sentences import split_sentences
-from acclimate.data.transform.generate import fill_prompt, hash_text
-from acclimate.data.writers import Key, Request, Writer, WriterOptions, check_writer, open_writer
+from acclimate.data.transform.generate import describe_origin, fill_prompt, hash_text
+from acclimate.data.writers import Key, Request, Writer, WriterOptions, check_writer, missing_writer, open_writer
 from acclimate.data.writers import Writing as WriterName
 
 T = TypeVar("T")
@@ -135,10 +135,7 @@ class Recipe(WriterOptions, Transform):
         """
         super().__post_init__()
         if self.by is None:
-            raise UserError(
-                f"Transform '{self.name}' needs a writer: give by=http://HOST:PORT/v1 model=NAME, by=model:PATH or "
-                "by=FILE.py:FUNCTION."
-            )
+            raise missing_writer(f"Transform '{self.name}'")
         check_writer(self.by, self, "writer")
         if self.words < 1:
             raise UserError(f"Transform '{self.name}': words is at least 1, not {self.words}.")
@@ -309,18 +306,17 @@ class Session:
     def _fill(self, one: Asked) -> str:
         """Return the prompt; another one where the same was asked before, since equal prompts have equal answers."""
         prompt = fill_prompt(self._recipe.templates[one.prompt], {"text": one.piece.text, **one.values})
-        return prompt + f"\n\nThis is version {one.repeat + 1}: word it differently from the others." * (
-            one.repeat > 0
-        )
+        if not one.repeat:
+            return prompt
+        return f"{prompt}\n\nThis is version {one.repeat + 1}: word it differently from the others."
 
     def lists(self, asked: Iterable[Asked], most: int, *, least: int = 1, commas: bool = False) -> list[Listed]:
         """Return the first entries of the list in each answer, with its piece; answers with too few are counted."""
         found = list[Listed]()
         for one, answer, is_cut in self.answers(asked):
             names = parse_list(answer, commas=commas)
-            names = self.whole(
-                names, answer, is_cut and len(names) > 1, str
-            )  # half an only entry still names something
+            is_cut = is_cut and len(names) > 1  # half an only entry still names something
+            names = self.whole(names, answer, is_cut, str)
             names = [name for name in names if len(name) <= MAX_ENTRY]
             if len(names) < least:
                 self.drop("unreadable", answer)
@@ -369,10 +365,9 @@ class Session:
     def document(self, text: str, one: Asked, **fields: Any) -> Document:
         """Return a document with its origin."""
         self.used += 1
-        origin = {"made_by": self.writer.name, "made_from": one.piece.digest}
-        key = {} if self._recipe.key is None else {"made_with": self._recipe.key}
+        origin = describe_origin(self.writer.name, self._recipe.key, one.piece.digest)
         prompt = f"{self._recipe.name}/{one.prompt} {self._digests[one.prompt]}"
-        return Document(text, {**one.fields, **fields, **origin, **key, "prompt": prompt})
+        return Document(text, {**one.fields, **fields, **origin, "prompt": prompt})
 
     def account(self) -> dict[str, Any]:
         """Return what an account says of the writer, the prompts, and what was not used."""

@@ -62,6 +62,10 @@ class TextLoss(Record):
     texts: int | None = optional()
     kind: str | None = optional()
 
+    def token_counts(self) -> np.ndarray:
+        """Return the number of predicted tokens of each text (texts,); 1 where that is not known."""
+        return np.asarray(self.per_text_masked or [1] * len(self.per_text), dtype=float)
+
 
 @register("lm_loss", summary="language-model loss on held-out text")
 class LmLossJob(Job):
@@ -169,30 +173,32 @@ def _loss_row(after: Sequence[JobResult[TextLoss]], base: Sequence[JobResult[Tex
     if is_code_length and all(
         sizes and (result.kind, result.per_text_bytes) == (before.kind, sizes) for result in results
     ):
-        row.bits_per_byte_difference = _change(results, before, np.asarray(sizes) * np.log(2), origin)
+        row.bits_per_byte_difference = change_of_loss(results, [before], np.asarray(sizes) * np.log(2), origin)
     # Nats per token are comparable within one tokenizer only.
-    counts = before.per_text_masked or [1] * len(before.per_text)
     if any(result.per_text_masked != before.per_text_masked for result in results):
         return row
-    row.before, row.difference = float(before.nats), _change(results, before, np.asarray(counts, dtype=float), origin)
+    row.before, row.difference = float(before.nats), change_of_loss(results, [before], before.token_counts(), origin)
     if row.difference:
         row.percent = 100 * row.difference.difference / row.before if row.before else None
     return row
 
 
-def _change(after: Sequence[TextLoss], before: TextLoss, counts: np.ndarray, single_origin: bool) -> Interval | None:
+def change_of_loss(
+    after: Sequence[TextLoss], before: Sequence[TextLoss], counts: np.ndarray, single_origin: bool
+) -> Interval | None:
     """Return the change of the loss per token or byte, with a paired interval over texts; None for a single text.
 
     Args:
         after: The losses of the adapted models.
-        before: The loss of the base model.
+        before: The losses of the models that they are compared with, in the same order, or of one for all.
         counts: What the loss of each text is divided by (texts,); texts with zero are left out.
         single_origin: Whether all models come from one adaptation, so that there is no verdict.
     """
     used = counts > 0
     if used.sum() < 2:
         return None
-    old = np.asarray(before.per_text, dtype=float)[used] / counts[used]
-    new = np.asarray([result.per_text for result in after], dtype=float)[:, used] / counts[used]
+    new, old = (
+        np.asarray([one.per_text for one in side], dtype=float)[:, used] / counts[used] for side in (after, before)
+    )
     change = Interval.from_dict(replace(paired_difference(new, old, counts[used]), is_error=True).as_dict())
     return change.without_verdict(WITHHELD) if single_origin else change
