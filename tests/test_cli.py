@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import get_args, get_origin
 import pytest
 import torch
 import typer
+from rich.text import Text
 
 import acclimate.adaptation
 from acclimate.adaptation.method import REGISTRY, Method, names
@@ -23,12 +25,14 @@ from acclimate.adaptation.options import AdaptOptions
 from acclimate.adaptation.result import AdaptResult
 from acclimate.base.errors import Stopped
 from acclimate.base.options import option_fields
+from acclimate.base.terminal import SafeConsole
 from acclimate.base.verbs import SECTIONS, find_declared, find_verbs
 from acclimate.cli import main as cli
 from acclimate.cli.commands import HUGGING_FACE, propose
 from acclimate.cli.flags import read_options
 from acclimate.engine import distributed
-from acclimate.labs.advise.methods import PURPOSES
+from acclimate.labs.advise.methods import PURPOSES, list_methods, show_methods, worse_on
+from acclimate.labs.advise.options import MethodsOptions
 from acclimate.results.requirements import EXIT_CODES
 from tests.cases import SOURCES, each
 from tests.tiny import TEXTS
@@ -258,6 +262,33 @@ class Consistency(Method):
     kind: str = field(kw_only=True)
 
 
+def test_a_method_that_hurt_on_two_models_says_so(capsys):
+    def study(model, *verdicts):
+        rows = [{"model": model, "task": f"t{number}", "verdict": verdict} for number, verdict in enumerate(verdicts)]
+        return {"against_rival": [*rows, {"model": model, "text": "domain", "verdict": "hurt"}]}
+
+    mixed = study("c", "hurt", "helped", "no difference shown")
+    assert worse_on([study("b", "hurt"), study("a", "hurt", "hurt", "helped"), mixed, study("d")]) == ["a", "b"]
+    row = {**list_methods()[0], "measured": ["once"]}
+    for models, said in (
+        ([], "; measured"),
+        (["a"], "; measured"),
+        (["a", "b"], "; worse than without it on 2 models"),
+    ):
+        for part in show_methods([{**row, "worse_on": models}], MethodsOptions()):
+            SafeConsole(width=200).print(part)
+        assert said in capsys.readouterr().out
+
+
+def test_a_reader_that_stops_reading_is_no_fault_of_a_method():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        SafeConsole(file=Closed()).print("text")
+
+
 def test_parameters_of_an_unexplained_method_are_listed_from_its_signature(monkeypatch, capsys):
     monkeypatch.setitem(REGISTRY.entries, "consistency", Consistency)
     monkeypatch.setattr(Consistency, "name", "consistency")
@@ -363,6 +394,8 @@ def test_a_broken_line_is_reported_on_the_terminal(monkeypatch, capsys, tiny_ber
         (["inspect", "masks", "--max_seq_length", "4"], "'acclimate inspect masks' has no option --max_seq_length."),
         (["methods", "--xyzzy"], "'acclimate methods' has no option --xyzzy. --help lists all options."),
         (["adapt", "-z"], "has no option -z."),
+        (["adapt", "bert", "text/"], "does not know what 'bert', 'text/' is: give the names of the options, and"),
+        (["adapt", "--corpus", "a", "b"], "what 'b' is: give the name of the option, and repeat it for each value."),
     ],
 )  # fmt: skip
 def test_an_unknown_flag_is_one_line_with_the_right_one(monkeypatch, capsys, arguments, message):
@@ -402,6 +435,14 @@ def test_commands_are_listed_in_the_order_of_their_use(monkeypatch, capsys):
     assert shown == [one.name for one in find_declared() if one.section] and sorted(shown) == VERBS
     assert shown[:5] == ["compare", "adapt", "finetune", "predict", "doctor"]
     assert all(panel in out for panel in SECTIONS)
+
+
+def test_help_shows_brackets_as_they_are_written():
+    command = typer.main.get_command(cli.app).commands["adapt"]
+    shown = {parameter.name: Text.from_markup(parameter.help or "").plain for parameter in command.params}
+    written = {field.name: field.option.help for field in option_fields(AdaptOptions).values() if field.option.cli}
+    assert any("[" in text for text in written.values())
+    assert {name for name, text in written.items() if text.rstrip(".") not in shown[name]} == set()
 
 
 @pytest.mark.slow

@@ -168,7 +168,11 @@ def test_all_p_values_are_in_the_table(results):
     shown = dict(zip(table.columns, row, strict=True))
     entry = next(row for row in results.scores if row.method == "mlm").comparison
     assert shown["p"].value == entry.p and shown["p (Holm)"].value == entry.p_holm
-    assert shown["p (t-test)"].value == entry.p_t and shown["p (these models)"].value == entry.p_models
+    assert shown["p (t-test)"].value == entry.p_t and shown["p (these models)"].text == "–"  # no groups
+    grouped = replace(results, scores=[replace(row, test_units=20, group_name="review") for row in results.scores])
+    table = titled(grouped, SCORES)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert entry.p_models in [row["p (these models)"].value for row in rows]
     order = [table.columns.index(name) for name in ("difference", "95 % interval", "p")]
     assert order == sorted(order)  # effect and interval come first
 

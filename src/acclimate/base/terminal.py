@@ -31,6 +31,10 @@ class SafeConsole(Console):
             text = segment.text if segment.control else printable(segment.text, "\n\t")
             yield segment if text == segment.text else Segment(text, segment.style)
 
+    def on_broken_pipe(self) -> None:
+        """Raise the error, as :func:`echo` does; ``rich`` would end the program as if a method had done so."""
+        raise
+
 
 class SafeFormatter(logging.Formatter):
     """Formats a record of a log as text without control characters."""

@@ -95,11 +95,12 @@ class Command(TyperCommand):
         """Parse the arguments.
 
         Raises:
-            UserError: If a flag is unknown.
+            UserError: If a flag is unknown, or a value has none.
         """
         given = [*args]
+        ctx.allow_extra_args = True  # so that they are reported here, with an example
         try:
-            return super().parse_args(ctx, args)
+            extra = super().parse_args(ctx, args)
         except Exception as error:
             # The class is click's; newer versions of typer bring their own copy of it.
             if type(error).__name__ != "NoSuchOption" or not (name := getattr(error, "option_name", None)):
@@ -112,6 +113,14 @@ class Command(TyperCommand):
             flags = [flag for flag in known if flag.startswith("--")]
             hint = propose_parameter(str(ctx.command.name), given, name) or propose(name, flags)
             raise UserError(f"'{ctx.command_path}' has no option {name}.{hint}") from error
+        if extra and not ctx.resilient_parsing:
+            more = "s" if len(extra) > 1 else ""
+            example = (self.epilog or "").partition("\n")[0]
+            raise UserError(
+                f"'{ctx.command_path}' does not know what {', '.join(map(repr, extra))} is: give the name{more} of "
+                f"the option{more}, and repeat it for each value. {example}"
+            )
+        return extra
 
 
 def propose_parameter(command: str, given: list[str], name: str) -> str:

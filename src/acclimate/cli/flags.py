@@ -142,6 +142,7 @@ def _annotation(field: OptionField) -> Any:
     # The class of options reports what is not a number, and also reads 1e6 as a whole number.
     number = {"parser": parse_number, "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
     number |= {"metavar": "<str>"} if get_origin(kind) is list else {}
+    text = text.replace("[", r"\[")  # the help is markup
     shown: Any = {"help": text, "rich_help_panel": field.option.panel, "show_default": False, **number}
     if not field.flag.startswith("-"):
         return Annotated[kind | None, typer.Argument(**{**shown, "metavar": field.flag})]

@@ -173,8 +173,8 @@ def scores(results: StudyResults) -> Table:
         "stated otherwise). Interval and p: bootstrap over test items combined with the variance over seeds, where "
         "the seeds of one adaptation count as one. Not learned: no model is better than guessing. p "
         "(Holm): corrected for all comparisons of the study. p (t-test): paired t-test over seeds, which ignores the "
-        "variance between test items. p (these models): permutation of test items, which ignores the variance between "
-        "seeds. Verdict: by p (Holm)."
+        "variance between test items. p (these models): permutation of groups of test items, which ignores the "
+        "variance between seeds; absent without groups. Verdict: by p (Holm)."
     )
     note = (results.evaluations.note if results.evaluations else note) + grouped_tests(results.scores)
     if calibrated:
@@ -190,7 +190,8 @@ def scores(results: StudyResults) -> Table:
         cells += _comparison_cells(results, row, metrics[0])
         cells += [mean_entry(summaries.get(metric)) for metric in metrics[1:]]
         entry = row.comparison
-        more = [p_entry(entry.p_t), p_entry(entry.p_models)] if entry else [DASH, DASH]
+        # Without known groups items may depend on each other, and no variance of training makes up for it.
+        more = [p_entry(entry.p_t), p_entry(entry.p_models) if row.test_units else DASH] if entry else [DASH, DASH]
         cells += [] if results.evaluations else more
         table.rows.append(cells + ([mean_entry(summaries.get("ece"))] if calibrated else []))
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,6 +15,7 @@ from acclimate.base.options import verb
 from acclimate.base.registry import imported_plugins
 from acclimate.base.verbs import Next
 from acclimate.labs.advise.options import MethodsOptions
+from acclimate.results.scores import HELPED, HURT
 
 if TYPE_CHECKING:
     from acclimate.adaptation.method import Method
@@ -49,7 +51,8 @@ def methods(options: MethodsOptions) -> list[dict[str, Any]]:
     Returns:
         A row per method: ``name``, ``paper``, ``summary``, ``purpose``, ``cost`` per token relative to ``lm``,
         ``preparation`` before the first step, ``kinds`` of language models, whether it ``trains`` and ``needs_task``,
-        and what was ``measured`` in published studies. If one is named, its row has a ``description``, too.
+        what was ``measured`` in published studies, and the models that it was ``worse_on`` than its cheapest rival.
+        If one is named, its row has a ``description``, too.
 
     Raises:
         UserError: If there is no method of that name.
@@ -75,7 +78,10 @@ def list_methods() -> list[dict[str, Any]]:
     else:
         found = [entry for _, entry in sorted(read_entries(GROUP).items())]
         rows, files = [{name: entry[name] for name in FIELDS} for entry in found], [entry["file"] for entry in found]
-    return [{**row, "measured": _verdict(row["name"], file)} for row, file in zip(rows, files, strict=True)]
+    return [
+        {**row, "measured": _verdict(row["name"], file), "worse_on": worse_on(_studies(row["name"], file))}
+        for row, file in zip(rows, files, strict=True)
+    ]
 
 
 def show_methods(rows: Sequence[Mapping[str, Any]], options: MethodsOptions) -> Iterator[Any]:
@@ -107,20 +113,34 @@ def _method_tables(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         for row in sorted(members, key=lambda one: (one["cost"], bool(one["preparation"]), one["name"])):
             only = "" if set(ALL_KINDS) <= set(row["kinds"]) else f" ({' and '.join(row['kinds'])} models only)"
             cost = f"{row['cost']:g} ×{' +' if row['preparation'] else ''}" if row["trains"] else ""
-            table.add_row(row["name"], cost, row["summary"] + only + ("; measured" if row["measured"] else ""))
+            found = (
+                f"worse than without it on {len(row['worse_on'])} models" if len(row["worse_on"]) > 1 else "measured"
+            )
+            table.add_row(row["name"], cost, row["summary"] + only + (f"; {found}" if row["measured"] else ""))
         tables += [table] if members else []
     return [*tables, COST_NOTE]
 
 
 def _verdict(name: str, file: Path) -> list[str]:
     """Return what published studies measured of a method, a line each; the folder of its paper holds them."""
-    studies = (read_json_object(file.with_name("verdict.json")) or {}).get("studies", [])
     return [
         f"Measured in docs/results/{one['study']} with {one['adaptations']} adaptations, against {one['rival']}: "
         f"{one['summary']}."
-        for one in studies
-        if one["name"] == name
+        for one in _studies(name, file)
     ]
+
+
+def _studies(name: str, file: Path) -> list[dict[str, Any]]:
+    studies = (read_json_object(file.with_name("verdict.json")) or {}).get("studies", [])
+    return [one for one in studies if one["name"] == name]
+
+
+def worse_on(studies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the models on which a method hurt more end tasks than it helped, against its cheapest rival."""
+    balance = Counter[str]()
+    for row in (row for one in studies for row in one["against_rival"] if row.get("task")):
+        balance[row["model"]] += {HURT: 1, HELPED: -1}.get(row["verdict"], 0)
+    return sorted(model for model, more in balance.items() if more > 0)
 
 
 def _describe(method: type[Method]) -> str:
