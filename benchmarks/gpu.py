@@ -8,7 +8,9 @@
 Each measurement is a process of its own with a time limit, and writes ``NAME.json``; one that fails writes
 ``NAME.failed.json`` and is tried again after all others. Contenders of a measurement alternate in one process, each
 ``--rounds`` times. Models have common shapes and random weights, and texts are drawn at random, so that nothing but
-the repository is needed; with ``--models DIR`` the decoder of 135 million weights is ``DIR/smollm2-135m``.
+the repository is needed; with ``--models DIR`` the decoder of 135 million weights is ``DIR/smollm2-135m``. A study
+reads the data that its file names, and starts from the sentence encoder ``DIR/all-mpnet-base-v2``. It
+resumes from ``--out``.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ class Setting:
 
     folder: Path
     models: Path | None = None
+    out: Path | None = None
     rounds: int = 2
     steps: int = 24
     quick: bool = False
@@ -472,6 +475,28 @@ def measure_profile(setting: Setting) -> dict[str, Any]:
     return {"cost": cost, "host": longest("self_cpu_time_total"), "device": device}
 
 
+def measure_study(setting: Setting, name: str) -> dict[str, Any]:
+    """Run a study of ``docs/results`` with twenty times its text, from an encoder that learned masked words first."""
+    out = (setting.out or setting.folder) / name
+    base, sizes = out / "base", {"batch_size": 64, "max_length": 128, "precision": "bf16"}
+    model, tokens = (setting.models or ROOT) / "all-mpnet-base-v2", 10_000_000
+    text = str(ROOT.parent / "shared" / "data" / "corpora" / "general_wikipedia" / "train.jsonl.gz")
+    study: Any = ROOT / "docs" / "results" / name / "study.yaml"
+    changes: dict[str, Any] = {"models.mpnet-mlm.path": str(base), "finetune.precision": "bf16"}
+    changes["adapt"] = {**sizes, "tokens": tokens // 2, "learning_rate": 4e-4}
+    if setting.quick:
+        write_inputs(setting.folder, "tiny", 200, seed=0)
+        model, text, tokens = setting.folder / "model", str(setting.folder / TEXTS_FILE), 500
+        task = str(write_task(setting.folder, read_texts(setting.folder)))
+        study = {"models": [str(base)], "methods": ["none", "lm"], "seeds": 1, "probe": False}
+        study |= {"domains": [{"name": "words", "corpus": [text], "tasks": [task]}], "finetune": {"epochs": 1}}
+        changes = {"adapt.tokens": tokens}
+    if not base.exists():
+        options: dict[str, Any] = {**sizes, "tokens": tokens, "head_tokens": tokens // 10, "progress": False}
+        acclimate.adapt(model, text, "lm", base, learning_rate=4e-4, **options)
+    return {"study": acclimate.compare(study, out / "run", settings=changes, progress=False).to_dict()}
+
+
 @dataclass(frozen=True)
 class Measurement:
     """An entry of the queue; ``minutes`` is its limit."""
@@ -486,6 +511,7 @@ QUEUE = (
     Measurement("decoder-135m", 1.5, measure_decoder),
     Measurement("decoder-135m-lora", 1.5, partial(measure_decoder, low_rank=True)),
     Measurement("encoder-base-32", 1.0, measure_encoder),
+    Measurement("study-well-trained", 9.0, partial(measure_study, name="well-trained")),
     Measurement("encoder-base-256", 1.0, partial(measure_encoder, texts=256)),
     Measurement("encoder-minilm-32", 1.0, partial(measure_encoder, name="minilm")),
     Measurement("encoder-minilm-256", 1.0, partial(measure_encoder, name="minilm", texts=256)),
@@ -586,6 +612,7 @@ def measure_one(options: argparse.Namespace) -> None:
         setting = Setting(
             Path(folder),
             options.models,
+            options.out,
             1 if options.quick else options.rounds,
             5 if options.quick else 24,
             options.quick,
