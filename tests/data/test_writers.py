@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
 from acclimate.data import answers, endpoints, writers
+from acclimate.data.operations import TRANSFORMS
 from acclimate.data.writers import Answer, Request, open_writer, read_completion
 from tests.cases import each
 from tests.servers import completion, serve
@@ -289,6 +290,33 @@ def test_a_budget_ends_a_run_that_continues_from_there(budget, calls):
             list(writer.write(requests, 9))
         assert len(server.bodies) == calls
         assert len(write(server, requests)) == 9 and len(server.bodies) == 9
+
+
+def test_calls_that_fail_count_and_the_budget_says_why_it_was_spent():
+    with serve(lambda prompt, number: (500, {}, b"down") if number > 1 else completion("made")) as server:
+        writer = open_writer(server.url, model="m", concurrency=1, max_calls=3)
+        message = (
+            r"max_calls=3 of the writer is spent after 3 calls, the last of which failed: .*answered 500 \(down\);"
+        )
+        with pytest.raises(UserError, match=message):
+            list(writer.write(["counted 1", "counted 2"], 2))
+        assert len(server.bodies) == writer.account()["calls"] == 3
+
+
+@each(
+    ("key", "is_secret"),
+    [(f"sk-proj-{KEY}_1234567890123456", True), (f"hf_{'aB3dE6' * 6}", True), (f"AIzaSy{'a-B_3' * 7}", True)]
+    + [
+        (one, False)
+        for one in ("gpt-4o-2024-08-06", "Qwen2.5-72B-Instruct", "3f2a9c" * 7, "hf-internal-testing-v2", 4)
+    ],
+)
+def test_a_key_of_a_service_is_no_identifier(key, is_secret):
+    settings = {"by": "http://h/v1", "model": "m", "prompt": "{text}", "key": key}
+    try:
+        assert TRANSFORMS.make("generate", **settings).key == key and not is_secret
+    except UserError as error:
+        assert is_secret and "key_env=NAME" in str(error) and str(key) not in str(error)
 
 
 def test_two_processes_share_the_answers():

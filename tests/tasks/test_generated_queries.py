@@ -121,6 +121,19 @@ def test_models_behind_endpoints_write_and_score_queries(tmp_path):
         assert row["margin"] == len(topic) - len(row["negative"].split()[1])
 
 
+def test_a_dry_run_counts_the_calls_and_makes_none(tmp_path):
+    (tmp_path / "passages.txt").write_text("\n".join(PASSAGES))
+    (tmp_path / "no_queries.py").write_text("def write(passage):\n    raise SystemExit\n")
+    command = ["generate-queries", "--corpus", tmp_path / "passages.txt", "--out", tmp_path / "out", "--dry-run"]
+    with serve() as server:
+        for by in (f"{tmp_path / 'no_queries.py'}:write", f"{server.url} model=m max_tokens=7"):
+            found = CliRunner().invoke(app, [*map(str, command), "--generator", by, "--passages", "10"])
+            assert found.exit_code == 0, found.output
+            assert "10 calls" in found.output and f"prompt: {PASSAGES[0][:3]}" in found.output
+    assert "at most 70 to write" in found.output and "--dry-run" not in found.output
+    assert not server.bodies and not (tmp_path / "out").exists()
+
+
 @each(("options", "words"), [
     ({"generator": "nowhere"}, "names no function"),
     ({"generator": "nowhere.py:write"}, "no Python file"),

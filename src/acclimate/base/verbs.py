@@ -96,7 +96,12 @@ class Verb(Group):
         """
         if self.dry_run and given.dry_run:
             return self.load(self.dry_run)(given)
-        return self.load(self.command)(given) if self.command else self.load()(**values(given))
+        if self.command:
+            return self.load(self.command)(given)
+        named = values(given)
+        if self.dry_run:
+            del named["dry_run"]
+        return self.load()(**named)
 
     def shown(self, result: Any, given: Any) -> Iterator[Any]:
         """Yield what the command prints."""

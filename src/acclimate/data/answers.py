@@ -51,6 +51,14 @@ class CallPlan:
     tokens_written: int = 0
     prompts: list[str] = field(default_factory=list)
 
+    def add(self, prompt: str, written: int = 0) -> None:
+        """Count a call with a prompt and the maximum tokens of its answer."""
+        self.calls += 1
+        self.tokens_read += len(prompt) // CHARACTERS_PER_TOKEN + 1
+        self.tokens_written += written
+        if len(self.prompts) < SHOWN_PROMPTS:
+            self.prompts.append(cut(prompt, SHOWN_CHARACTERS))
+
     def show(self) -> Iterator[Any]:
         """Yield what a dry run prints."""
         yield from (f"prompt: {printable(prompt)}" for prompt in self.prompts)
@@ -237,12 +245,7 @@ class Asking(Generic[T]):
                 plan.from_cache += 1
                 continue
             seen.add(digest)
-            prompt, written = self._describe(item)
-            plan.calls += 1
-            plan.tokens_read += len(prompt) // CHARACTERS_PER_TOKEN + 1
-            plan.tokens_written += written
-            if len(plan.prompts) < SHOWN_PROMPTS:
-                plan.prompts.append(cut(prompt, SHOWN_CHARACTERS))
+            plan.add(*self._describe(item))
 
     def _start(self, job: Job[T]) -> None:
         job.is_started = True

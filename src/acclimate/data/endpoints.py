@@ -119,13 +119,20 @@ class Endpoint:
         self._timeout, self._most, self._ended, self.retries = timeout, retries, ended, 0
         self._mutex, self._client = threading.Lock(), cast(Any, None)
 
-    def post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[Any], Any],
+        again: Callable[[str], None] = lambda failed: None,
+    ) -> Any:
         """Send a request to the server with the fewest, again if that fails, and return what its answer says.
 
         Args:
             path: Path below the address.
             body: The request.
             read: Returns what is wanted of the answer; its errors mean that it has another form.
+            again: Called before each further call with the failure of the last; it may raise.
 
         Raises:
             RejectedError: If the server does not accept the request.
@@ -149,6 +156,7 @@ class Endpoint:
                         + ("start the server, or correct the address" if unreachable else f"tried {number + 1} times")
                         + ". The answers so far are in the cache, so the same command continues from here."
                     ) from None
+                again(f"{server.address} {self._hide(str(error))}")
                 with self._mutex:
                     self.retries += 1
                 self._ended.wait(0.0 if error.pause or len(self._servers) > 1 else delay)

@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import AfterValidator
 
 from acclimate.base.errors import USER_CODE_ERRORS, UserError, first_line, shorten
 from acclimate.base.records import fingerprint
@@ -25,7 +27,26 @@ from acclimate.data.endpoints import Endpoint, RejectedError, read_addresses
 
 Writing = str | Mapping[str, Any] | Callable[..., Any]
 """A writer as a user gives it."""
-Key = str | int | float
+SECRET = re.compile(
+    r"\bsk-[\w-]{16,}|\bAIza[\w-]{30,}|(?=[a-z\d]*[A-Z])(?=[A-Z\d]*[a-z])(?=[A-Za-z]*\d)[A-Za-z\d]{30,}"
+)
+
+
+def _check_key(key: str | int | float) -> str | int | float:
+    """Return an identifier that does not look like the key of a service.
+
+    Raises:
+        UserError: If it does.
+    """
+    if isinstance(key, str) and SECRET.search(key):
+        raise UserError(
+            "key identifies results and is stored with them; this one looks like the key of a service. Set an "
+            "environment variable to that, and give its name as key_env=NAME; else give a shorter identifier."
+        )
+    return key
+
+
+Key = Annotated[str | int | float, AfterValidator(_check_key)]
 """Identifier of the results of a function instead of its code, such as the version of a model."""
 SERVER, LOCAL = ("http://", "https://"), "model:"
 CONCURRENCY, LOCAL_ROWS, MOST_REJECTED = 8, 64, 10
@@ -49,7 +70,8 @@ class WriterOptions:
         concurrency: Calls under way at once: 8 at an endpoint, 1 of a function.
         retries: Maximum further calls for a request that fails, after growing pauses.
         timeout: Maximum seconds of a call.
-        max_calls: Calls after which a run ends; the same command continues from there.
+        max_calls: Calls, further ones for a request that fails included, after which a run ends; the same command
+            continues from there.
         max_total_tokens: Tokens, read and written, after which it ends.
         max_minutes: Minutes after which it ends.
         key_env: Name of the environment variable that holds the key of the service.
@@ -228,11 +250,11 @@ class Budget:
         self._options, self._start, self._mutex = options, time.monotonic(), threading.Lock()
         self.calls = self.tokens = self._rejected = 0
 
-    def take(self) -> None:
-        """Count a call.
+    def take(self, failed: str = "") -> None:
+        """Count a call, before which another one failed.
 
         Raises:
-            UserError: If the budget is spent.
+            BudgetSpentError: If the budget is spent.
         """
         minutes, most = (time.monotonic() - self._start) / 60, self._options
         with self._mutex:
@@ -242,7 +264,7 @@ class Budget:
                 ("max_minutes", minutes),
             ):
                 if (limit := getattr(most, name)) is not None and spent >= limit:
-                    raise BudgetSpentError(f"{name}={limit:g}")
+                    raise BudgetSpentError(f"{name}={limit:g}", f", the last of which failed: {failed}" * bool(failed))
             self.calls += 1
 
     def take_several(self, most: int) -> int:
@@ -261,9 +283,10 @@ class Budget:
     def explain(self, error: BudgetSpentError, what: str, done: int, total: int | None) -> UserError:
         """Return the error of a budget that is spent, after a number of answers of a total."""
         left = "" if total is None else f"; at most {total - done:,} of {total:,} requests are left"
+        option, failed = error.args
         return UserError(
-            f"The budget {error} of the {what} is spent after {self.calls:,} calls{left}. The answers so far are in "
-            "the cache, so the same command continues from here."
+            f"The budget {option} of the {what} is spent after {self.calls:,} calls{failed}{left}. The answers "
+            "so far are in the cache, so the same command continues from here."
         )
 
     def spend(self, tokens: int) -> None:
@@ -279,7 +302,7 @@ class Budget:
 
 
 class BudgetSpentError(Exception):
-    """A budget is spent; the message is its option."""
+    """A budget is spent; the arguments are its option, and words on the last call if that failed."""
 
 
 class Writer:
@@ -395,7 +418,7 @@ class Writer:
         body = {name: value for name, value in body.items() if value is not None}
         path = "/completions" if self._options.plain else "/chat/completions"
         try:
-            text, ended, read, written = self._endpoint.post(path, body, read_completion)
+            text, ended, read, written = self._endpoint.post(path, body, read_completion, self._budget.take)
         except RejectedError as error:
             self._said = str(error)
             if self._budget.reject() >= MOST_REJECTED and not self._budget.tokens and self._store.is_empty():

@@ -13,6 +13,7 @@ from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
 from acclimate.base.registry import PartLike
 from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import Progress, Seed, TextInput
+from acclimate.data.options import DryRun
 from acclimate.data.reading import TextOptions
 
 if TYPE_CHECKING:
@@ -70,18 +71,9 @@ class EmbeddingOptions:
     ] = None
 
 
-@register_verb(
-    "generate-queries",
-    "acclimate.tasks.kinds.retrieval.generation:generate_queries",
-    show="show_queries",
-    example="acclimate generate-queries --corpus passages.jsonl --generator queries.py:write --out generated/",
-    page="docs/data.md",
-    section=TRAIN,
-    order=5,
-)
 @options
 class GenerateQueriesOptions(TextOptions):
-    """Build a retrieval dataset from unlabelled passages with a query generator (GPL)."""
+    """Options of :func:`acclimate.generate_queries`."""
 
     corpus: Annotated[TextInput, Option("Passages: file, folder, glob or hf:NAME.", DATA, many=True)]
     generator: Annotated[
@@ -125,3 +117,21 @@ class GenerateQueriesOptions(TextOptions):
     seed: Annotated[Seed, Option("Random seed of the choice of negatives.", METHOD)] = 0
     overwrite: Overwrite = False
     progress: Progress = True
+
+
+@register_verb(
+    "generate-queries",
+    "acclimate.tasks.kinds.retrieval.generation:generate_queries",
+    dry_run="plan_queries",
+    show="show_queries",
+    example="acclimate generate-queries --corpus passages.jsonl --generator queries.py:write --out generated/",
+    page="docs/data.md",
+    section=TRAIN,
+    order=5,
+)
+@options
+class GenerateQueriesCommand(GenerateQueriesOptions):
+    """Build a retrieval dataset from unlabelled passages with a query generator (GPL)."""
+
+    _: KW_ONLY
+    dry_run: DryRun = False

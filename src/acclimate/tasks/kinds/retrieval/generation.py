@@ -29,7 +29,8 @@ from acclimate.base.registry import load_function
 from acclimate.base.verbs import Next
 from acclimate.base.version import __version__
 from acclimate.data.answer_parsing import parse_list
-from acclimate.data.documents import as_corpus, subsample_documents
+from acclimate.data.answers import CallPlan, plan_calls
+from acclimate.data.documents import Corpus, as_corpus, subsample_documents
 from acclimate.data.transform.generate import CachedFunction, read_number, read_rating
 from acclimate.data.writers import is_model
 from acclimate.evaluation.retrieval import rank_with_bm25
@@ -110,9 +111,7 @@ def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
     if out.exists() and any(out.iterdir()) and not options.overwrite:
         raise UserError(f"'{out}' is not empty; choose another directory, or replace its queries with --overwrite.")
     check_replaceable(out, SUMMARY_FILE, "generated queries")
-    corpus = as_corpus(options.corpus, options)
-    drawn = corpus if options.passages is None else subsample_documents(corpus, options.passages)
-    texts = list(dict.fromkeys(text.strip() for text in drawn if text.strip()))
+    corpus, texts = _read_passages(options)
     queries, dropped = _generate(generate, texts, options)
     documents = {f"d{number}": text for number, text in enumerate(texts)}
     if queries and (options.negatives != NO_NEGATIVES or options.consistent is not None):
@@ -145,11 +144,31 @@ def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
     return result
 
 
+def plan_queries(options: GenerateQueriesOptions) -> CallPlan:
+    """Return the calls that ``acclimate generate-queries`` would make to write queries."""
+    generate, (_, texts) = _open_generator(options), _read_passages(options)
+    if options.scorer is not None:
+        _open_scorer(options.scorer)
+    with plan_calls() as plan:
+        if is_model(options.generator):
+            _generate(generate, texts, options)
+        for text in texts:  # answers of functions are not cached
+            plan.add(text)
+    return plan
+
+
 def show_queries(result: Any, options: GenerateQueriesOptions) -> Iterator[Any]:
     """Yield what ``acclimate generate-queries`` prints."""
     yield f"{result.out}: {result.describe()}"
     words = ["--model", "MODEL", "--task", result.out, "--epochs", "1", "--batch-size", "64", "--out", "search"]
     yield Next(["finetune", *words], "to train a retrieval model")
+
+
+def _read_passages(options: GenerateQueriesOptions) -> tuple[Corpus, list[str]]:
+    """Return the corpus, and its distinct passages or some of them."""
+    corpus = as_corpus(options.corpus, options)
+    drawn = corpus if options.passages is None else subsample_documents(corpus, options.passages)
+    return corpus, list(dict.fromkeys(text.strip() for text in drawn if text.strip()))
 
 
 def _open_generator(options: GenerateQueriesOptions) -> Callable[[Iterable[str]], Iterator[Any]]:
