@@ -154,7 +154,7 @@ def test_a_chat_model_answers_its_own_questions(model, tmp_path, monkeypatch):
     assert [(one["name"], one["share"]) for one in result.mix[1:]] == [("self", 0.2), ("self (chat)", 0.2)]
     for row in made[True]:
         answer = row[row >= 0]
-        assert len(answer) and (row < 0).any() and answer[-1] == 2
+        assert len(answer) and (row < 0).any() and (answer[-1] == 2 or len(row) == 60)  # or it is cut
     rows = [json.loads(line) for path in chunks() for line in path.read_text().splitlines()]
     roles = [[turn["role"] for turn in row["messages"]] for row in rows if "messages" in row]
     assert roles and all(one == ["user", "assistant"] for one in roles)
@@ -191,7 +191,7 @@ def test_models_that_cannot_write_are_refused(tiny_bert, model, tmp_path, monkey
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     with pytest.raises(UserError, match="no token that begins or ends a text"):
         run(plain, tmp_path / "out", "self")
-    for seed, nothing in enumerate([self_replay.Written("", True), self_replay.Written(" \n", False, 9)], 9):
+    for seed, nothing in enumerate([self_replay.Written("", True), self_replay.Written(" \n", False, [9])], 9):
         monkeypatch.setattr(self_replay, "write_texts", lambda *given, made=nothing, **_: [made] * len(given[2]))
         with pytest.raises(UserError, match="nothing but empty texts"):
             run(model, tmp_path / "out", f"self chat=no seed={seed}")

@@ -31,7 +31,7 @@ from acclimate.data.token_dataset import TokenDataset, TokenDatasetWriter
 from acclimate.data.tokenizing import cached_rows, read_as_text, tokenize
 from acclimate.evaluation.lm_loss import read_for_scoring
 from acclimate.models.families import longest_text
-from acclimate.models.generating import Decoding, Written, render_prompt, write_texts
+from acclimate.models.generating import BATCH_FACTOR, Decoding, Written, render_prompt, write_texts
 from acclimate.models.loading import LanguageModel, load_language_model
 
 CHUNK = 64
@@ -40,12 +40,10 @@ LENGTH = 1_024
 """Default maximum tokens per text, if the model has as many positions."""
 EMPTY_CHUNKS = 4
 """Chunks without any token after which the model counts as one that writes nothing."""
-BATCH_FACTOR = 8
-"""Factor on the usual tokens per batch: with a cache of keys and values, a step reads one token of each text."""
 PARTS = ("whole", "cut")
 """Texts that ended, and those that did not within the length."""
 MARK = "\u2045content\u2046"
-_VERSION = 1  # increment when the same model and options give different texts
+_VERSION = 2  # increment when the same model and options give different texts
 
 
 def write_rows(given: SelfReplay, tokens: int, run: Run) -> TokenDataset:
@@ -164,7 +162,7 @@ class _Writer:
             made = self._sample([start] * CHUNK, self.length - len(start), number, on_step)
         texts = [(one.finished, {"text": one.text}) for one in made if one.text.strip()]
         whole, cut = ([row for ended, row in texts if ended is wanted] for wanted in (True, False))
-        tokens = sum(one.tokens for one in made if one.text.strip())
+        tokens = sum(len(one.ids) for one in made if one.text.strip())
         return {"whole": whole, "cut": cut, "tokens": tokens, "empty": CHUNK - len(texts)}
 
     def _sample(
@@ -209,7 +207,7 @@ class _Writer:
             rows = [encode(render_prompt(tokenizer, template, turn)) for turn in turns]
         answered = self._sample(rows, half, [number, "answer"], on_step) if rows else []
         found = [
-            ({"messages": [*turn, {"role": "assistant", "content": one.text.strip()}]}, len(row) + one.tokens)
+            ({"messages": [*turn, {"role": "assistant", "content": one.text.strip()}]}, len(row) + len(one.ids))
             for turn, row, one in zip(turns, rows, answered, strict=True)
             if one.finished and one.text.strip()
         ]

@@ -8,7 +8,6 @@ from typing import Any
 from acclimate.base.device import to_device
 from acclimate.base.errors import UserError
 from acclimate.base.limits import LimitedTemplate
-from acclimate.base.records import fingerprint
 from acclimate.data.chat import special_tokens
 from acclimate.data.tokenizing import read_as_text
 from acclimate.models.families import longest_text
@@ -49,12 +48,12 @@ class LocalModel:
             if not limit or len(row) + one.max_tokens <= limit:
                 groups.setdefault((one.max_tokens, tuple(one.stop), one.temperature), []).append(place)
         for settings, places in groups.items():
-            seed = int(fingerprint([requests[place].seed for place in places]), 16) % 2**63
-            chosen = [rows[place] for place in places]
-            written = write_texts(self._model, self._tokenizer, chosen, Decoding(*settings, seed), "max_tokens")
-            for place, (text, finished, count) in zip(places, written, strict=True):
+            chosen, seeds = [rows[place] for place in places], [requests[place].seed for place in places]
+            how = Decoding(*settings)
+            written = write_texts(self._model, self._tokenizer, chosen, how, "max_tokens", seeds=seeds)
+            for place, (text, finished, ids) in zip(places, written, strict=True):
                 ended = ("finished" if text.strip() else "empty") if finished else "truncated"
-                made[place] = (text, ended, len(rows[place]), count)
+                made[place] = (text, ended, len(rows[place]), len(ids))
         return made
 
     def _encode(self, requests: Sequence[Any]) -> list[list[int]]:

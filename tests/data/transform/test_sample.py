@@ -16,6 +16,7 @@ from acclimate.base.ranking import content_ranks
 from acclimate.data.operations import find_accounts
 from acclimate.data.transform.sample import SHARES, Sampler
 from acclimate.evaluation.lm_loss import language_model_loss
+from acclimate.models import generating
 from tests.cases import each
 from tests.data.transform.test_pseudo_labels import save_classifier
 from tests.tiny import TEXTS
@@ -82,7 +83,7 @@ def test_samples_have_the_probabilities_of_the_model(tiny_llama):
         assert abs(found.count(text) / 2000 - probability) < 4 * math.sqrt(probability / 2000) + 1e-3
 
 
-def test_prompts_and_seeds(settings):
+def test_prompts_and_seeds(settings, tmp_path, monkeypatch):
     prompted = {**settings, "prompt_tokens": 3, "share": 1, "samples": 12}
     one = list(transform(TEXTS, {"sample": prompted}))
     tokenizer = AutoTokenizer.from_pretrained(settings["model"])
@@ -97,6 +98,9 @@ def test_prompts_and_seeds(settings):
     prompts = [ids for ids in (sampler.prompt(text, 3) for text in TEXTS) if ids is not None]
     drawn = [sampler.sample(prompts, 6, 1.0, 0.9, seed) for seed in (5, 5, 6)]
     assert drawn[0] == drawn[1] != drawn[2]
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path))
+    monkeypatch.setattr(generating, "micro_batch_tokens", lambda model, times: 20)  # two texts at once
+    assert list(transform(TEXTS, {"sample": prompted})) == one
 
 
 def test_samples_are_cached_for_other_shares_and_a_classifier_scores_them(settings, tmp_path, monkeypatch):
@@ -134,7 +138,7 @@ def test_without_a_rater_all_samples_are_kept_and_those_without_score_are_left_o
         ({"rater": lambda text: float("nan")}, "a score is a finite number"),
         ({"samples": 0}, "at least 1"),
         ({"top_p": 0}, "above 0"),
-        ({"length": 500}, "reads at most 128 tokens"),
+        ({"length": 500}, "do not fit into the 128 positions .* give a smaller length"),
         ({"prompt_tokens": 100}, "no document has 100 tokens"),
     ],
 )

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
-from acclimate.base.device import preserve_rng_state, to_device
-from acclimate.base.errors import UserError, check_stop
+from acclimate.base.device import to_device
+from acclimate.base.errors import UserError
 from acclimate.base.files import atomic_file, cache_folder
 from acclimate.base.progress import Progress
 from acclimate.base.ranking import best_first, content_order, content_ranks
@@ -23,21 +22,20 @@ from acclimate.data.transform.generate import CachedFunction, read_number, read_
 from acclimate.data.transform.pseudo_labels import Labeler
 from acclimate.data.writers import Key, Writing
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.models.families import longest_text
+from acclimate.models.generating import BATCH_FACTOR, Decoding, write_texts
 from acclimate.models.loading import load_language_model
 
-BATCH = 32
-"""Texts that are sampled at once. It is fixed, since it determines which random numbers each text gets."""
 SCORED = 64
 """Texts that are scored at once."""
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.1)
 """Kept shares for which the account has attribute rate and perplexity."""
 SAMPLING = ("model", "samples", "prompt_tokens", "length", "temperature", "top_p", "seed")
 """Parameters that determine the samples, before they are filtered."""
+_VERSION = 2  # increment when the same parameters give different samples
 
 
 class Sampler:
-    """A causal language model that continues prompts of equal length."""
+    """A causal language model that continues prompts."""
 
     def __init__(self, path: str) -> None:
         """Load the model.
@@ -45,7 +43,7 @@ class Sampler:
         Raises:
             UserError: If it cannot be loaded, or does not generate text.
         """
-        loaded, self._path = load_language_model(path), path
+        loaded = load_language_model(path)
         if loaded.kind.uses_masking:
             raise UserError(f"'{path}' is a masked model; sampling needs one that generates text.")
         self._model: Any = to_device(loaded.model)
@@ -55,8 +53,6 @@ class Sampler:
         self._begin = end if begin is None else begin
         if self._begin is None:
             raise UserError(f"The tokenizer of '{path}' has neither a start nor an end token.")
-        self._pad = loaded.tokenizer.pad_token_id if loaded.tokenizer.pad_token_id is not None else end
-        self._max_length = longest_text(loaded.model)
 
     def prompt(self, text: str | None, tokens: int) -> list[int] | None:
         """Return the ids of a prompt.
@@ -78,11 +74,16 @@ class Sampler:
         ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return [*([self._begin] if self._adds_begin else []), *ids]
 
-    @torch.inference_mode()
     def sample(
-        self, prompts: Sequence[Sequence[int]], length: int, temperature: float, top_p: float, seed: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        length: int,
+        temperature: float,
+        top_p: float,
+        seed: int,
+        on_step: Callable[[int], None] | None = None,
     ) -> list[str]:
-        """Continue prompts of equal length at random, each by at most ``length`` tokens.
+        """Continue prompts at random, each by at most ``length`` tokens, and call ``on_step`` with the tokens so far.
 
         Returns:
             Prompts with their continuations.
@@ -90,26 +91,10 @@ class Sampler:
         Raises:
             UserError: If the model does not read that many tokens.
         """
-        needed = len(prompts[0]) + length
-        if self._max_length and needed > self._max_length:
-            raise UserError(
-                f"'{self._path}' reads at most {self._max_length:,} tokens, and a prompt with its continuation has "
-                f"{needed:,}; give a smaller length."
-            )
-        ids = torch.tensor(prompts, device=self._model.device)
-        with preserve_rng_state():
-            torch.manual_seed(seed)
-            output = self._model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=length,
-                do_sample=True,
-                temperature=temperature,
-                top_p=top_p,
-                top_k=0,
-                pad_token_id=self._pad,
-            )
-        return [str(text) for text in self._tokenizer.batch_decode(output, skip_special_tokens=True)]
+        how = Decoding(length, (), temperature, seed, top_p)
+        made = write_texts(self._model, self._tokenizer, prompts, how, "length", BATCH_FACTOR, on_step)
+        every = [[*prompt, *one.ids] for prompt, one in zip(prompts, made, strict=True)]
+        return [str(text) for text in self._tokenizer.batch_decode(every, skip_special_tokens=True)]
 
 
 @TRANSFORMS.register(
@@ -267,7 +252,7 @@ class Sample(Transform):
     def _sample(self, documents: Documents, context: Context) -> tuple[list[str], dict[str, int]]:
         """Return the distinct samples, and how many were made, empty and duplicates; from the cache if possible."""
         own = {name: getattr(self, name) for name in SAMPLING} | {"model": model_fingerprint(self.model)}
-        key = fingerprint([own, texts_fingerprint(documents) if self.prompt_tokens else ""])
+        key = fingerprint([_VERSION, own, texts_fingerprint(documents) if self.prompt_tokens else ""])
         file = cache_folder() / "samples" / f"{key}.json"
         if (found := read_kept(file, list[str])) is None:
             found = self._generate(documents, context)
@@ -287,12 +272,6 @@ class Sample(Transform):
                 raise UserError(f"Transform 'sample': no document has {self.prompt_tokens} tokens; give fewer.")
         else:
             prompts = [sampler.prompt(None, 0) or []]
-        texts = list[str]()
-        with Progress("Sampling", self.samples, unit="samples", enabled=context.progress) as bar:
-            for first in range(0, self.samples, BATCH):
-                check_stop()
-                batch = [prompts[place % len(prompts)] for place in range(first, min(first + BATCH, self.samples))]
-                seed = int(np.random.SeedSequence([self.seed, first]).generate_state(1)[0])
-                texts += sampler.sample(batch, self.length, self.temperature, self.top_p, seed)
-                bar.update(len(texts))
-        return texts
+        every = [prompts[place % len(prompts)] for place in range(self.samples)]
+        with Progress("Sampling", self.samples * self.length, unit="tokens", enabled=context.progress) as bar:
+            return sampler.sample(every, self.length, self.temperature, self.top_p, self.seed, bar.update)
