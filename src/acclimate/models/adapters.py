@@ -54,8 +54,6 @@ class Adapter(Part):
         stored_type: The type of the weights in the checkpoint, in which the merged model is saved.
     """
 
-    why_not: ClassVar[str] = ""
-    """Why it may change what some models compute, for messages."""
     rate: ClassVar[float]
     """Default learning rate as a multiple of the rate of all weights."""
     shards: ClassVar[bool] = False
@@ -139,25 +137,36 @@ class Adapter(Part):
         """Return the model without its adapter; it shares the weights."""
         raise NotImplementedError
 
-    def check_start(self, plain: PreTrainedModel) -> None:
+    def start_difference(self, plain: PreTrainedModel, merges: bool = True) -> float:
+        """Return how far the model is from the base model, relative to the logits.
+
+        Args:
+            plain: The base model.
+            merges: Whether the merged model is compared, too.
+        """
+        models: list[Any] = [self.model]
+        if merges:
+            models.append(self.merged())
+            attach(models[1])
+        vocabulary = int(self.model.config.get_text_config().vocab_size)
+        texts = self.probe or [torch.arange(vocabulary - 1, 0, -max(1, vocabulary // 20))]
+        return max(compare_logits(other, plain, texts)["relative"] for other in models)
+
+    def check_start(self, plain: PreTrainedModel, merges: bool = True) -> None:
         """Check that the model, and what it will be saved as, compute what the base model does.
 
         Args:
             plain: The base model.
+            merges: Whether the merged model is compared, too.
 
         Raises:
             UserError: If not.
         """
-        made: Any = self.merged()
-        attach(made)
-        vocabulary = int(self.model.config.get_text_config().vocab_size)
-        texts = self.probe or [torch.arange(vocabulary - 1, 0, -max(1, vocabulary // 20))]
-        for other in (self.model, made):
-            if (moved := compare_logits(other, plain, texts)["relative"]) > LARGEST_START:
-                raise UserError(
-                    f"The adapter '{self.name}' would change what {type(self.model).__name__} computes before it is "
-                    f"trained, by {moved:.2g} of the logits{self.why_not}; use lora."
-                )
+        if (moved := self.start_difference(plain, merges)) > LARGEST_START:
+            raise UserError(
+                f"The adapter '{self.name}' would change what {type(self.model).__name__} computes before it is "
+                f"trained, by {moved:.2g} of the logits; use lora."
+            )
 
     def merged(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """Return a copy of the model whose weights contain the adapter, converted to a type; others are shared."""

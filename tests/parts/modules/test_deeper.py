@@ -16,12 +16,13 @@ from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.models.adapters import ADAPTERS, compare_logits
 from acclimate.models.probe import attach
-from acclimate.parts.modules.deeper import RATES, TensorRates, relative_rates
+from acclimate.parts.modules.deeper import GATE, RATES, OpenGates, TensorRates, relative_rates
 from tests.cases import each
 from tests.kills import killed
 from tests.tiny import TEXTS, save_tiny, tiny_model
 
 PROBE = [np.arange(5, 25), np.arange(30, 40)]
+PROBE_IDS = [torch.as_tensor(row) for row in PROBE]
 IDS = torch.stack([torch.arange(5, 25), torch.arange(40, 20, -1)])
 SHORT = {"steps": 4, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
 
@@ -46,12 +47,28 @@ class Text:
 
 def deepen(kind, general=False, changes=None, **settings):
     """A tiny model with copies of layers, and the model without."""
-    model = tiny_model(kind, **(changes or {}))
+    model = change_norms(tiny_model(kind, **(changes or {})))
     plain = copy.deepcopy(model)
     attach(model)
     attach(plain)
     given = {"general": Text(model)} if general else {}
     return ADAPTERS.read({"deeper": settings}).insert(model, probe=PROBE, **given), plain
+
+
+def change_norms(model):
+    """Give normalizations other weights than new ones, with which one after the other would change nothing."""
+    draw = torch.Generator().manual_seed(1)
+    for value in model.parameters():
+        if value.dim() == 1:
+            value.data += 0.2 * torch.randn(value.shape, generator=draw)
+    return model
+
+
+def trained_zeros(model):
+    """The names of the weights that train and are zero."""
+    return [
+        name for name, value in model.named_parameters() if value.requires_grad and value.dim() > 1 and not value.any()
+    ]
 
 
 @each("kind", ["gemma2", "gpt2", "modernbert", "smollm3"])
@@ -73,6 +90,65 @@ def test_it_starts_as_the_base_model_and_becomes_a_deeper_one(kind):
     before, after = plain.state_dict(), merged.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     assert {name.replace(".1.", ".2.", 1) for name in before if ".1." in name} == after.keys() - before.keys()
+
+
+@each("kind", ["bert", "distilbert", "roberta"])
+def test_a_gate_opens_where_layers_normalize_at_their_end(kind):
+    adapter, plain = deepen(kind, layers=1, general=kind == "roberta")
+    model, rule = adapter.model, adapter.update_rule()
+    assert compare_logits(model, plain, PROBE_IDS)["absolute"] == 0 and "gates open" in adapter.describe()
+    assert all(name.endswith("weight") for name in trained_zeros(model)) and trained_zeros(model)
+    with pytest.raises(UserError, match="count by 0%, which transformers cannot load"):
+        adapter.merged()
+    gates = [buffer for name, buffer in model.named_buffers() if name.endswith(GATE)]
+    opener = rule.rules[0] if kind == "roberta" else rule
+    assert isinstance(opener, OpenGates) and len(gates) == 1
+    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.1)
+    opened = []
+    for step in range(4):
+        opener.progress = step / 4
+        opener.step(optimizer, lambda: None)
+        opened.append(float(gates[0]))
+    assert opened == [0.0, 0.5, 1.0, 1.0]
+    merged = adapter.merged()
+    attach(merged)
+    assert (
+        compare_logits(merged, model, PROBE_IDS)["relative"]
+        < 1e-6
+        < compare_logits(merged, plain, PROBE_IDS)["relative"]
+    )
+    assert not any(name.endswith(GATE) for name in merged.state_dict()) and merged.config.num_hidden_layers == 3
+    gates[0].fill_(0.25)
+    assert compare_logits(adapter.base(), plain, PROBE_IDS)["absolute"] == 0
+
+
+def test_a_gate_mixes_the_input_of_a_copy_with_its_output():
+    adapter, _ = deepen("bert", layers=1)
+    states = {}
+    for gate in (0.0, 1.0, 0.25):
+        getattr(adapter.model.bert.encoder.layer[2], GATE).fill_(gate)
+        states[gate] = adapter.model.eval().bert(IDS).last_hidden_state
+    torch.testing.assert_close(states[0.25], states[0.0] + 0.25 * (states[1.0] - states[0.0]))
+    assert not torch.equal(states[0.0], states[1.0])
+
+
+@pytest.mark.slow
+def test_a_training_with_gates_resumes_and_any_program_loads_the_result(tmp_path):
+    base = save_tiny("bert", tmp_path / "base")
+    change_norms(transformers.AutoModelForMaskedLM.from_pretrained(base)).save_pretrained(base)
+    options = {"adapter": "deeper layers=1", **SHORT, "steps": 6}
+    whole = adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "whole", **options)
+    with killed(3):
+        adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "cut", save_every=2, **options)
+    adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "cut", save_every=2, **options)
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    model, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "whole", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and model.config.num_hidden_layers == 3
+    assert whole.adapter["difference"]["relative"] < 1e-6 < 1e-5 < whole.adapter["change"]["relative"]
+    assert "whose gates open in the first half" in (tmp_path / "whole" / "README.md").read_text()
+    with pytest.raises(UserError, match="train for more steps"):
+        adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "short", **options | {"steps": 1})
 
 
 def test_copies_are_spread_evenly_or_are_the_layers_that_general_text_needs_least():
@@ -158,11 +234,6 @@ def test_an_adaptation_with_general_text_resumes_and_any_program_loads_the_resul
 @each(
     ("kind", "settings", "message"),
     [
-        (
-            "bert",
-            {},
-            "would change what BertForMaskedLM computes .* normalize after the residual connection; use lora",
-        ),
         ("albert", {}, "cannot be copied"),
         ("llama", {"layers": 3}, "3 layers are to be copied, but the model has 2"),
         ("llama", {"layers": 0}, "layers must"),

@@ -1,8 +1,9 @@
 """Copies of layers that first do nothing and train alone (ADEPT), with learning rates from general importance.
 
 A copy follows its layer. Its output projections are zero, so that it passes its input on where layers add to a
-residual stream. An encoder that normalizes after the residual connection, such as BERT, would normalize once more, and
-is refused.
+residual stream. An encoder that normalizes after the residual connection, such as BERT, would normalize once more.
+There the output of a copy is h + g (layer(h) - h), with a gate g that opens from 0 to 1 in the first half of the
+training: no class of ``transformers`` has such a gate, and an open one is none, so that any program loads the result.
 """
 
 from __future__ import annotations
@@ -20,18 +21,31 @@ from transformers import PreTrainedModel
 from acclimate.base.errors import UserError, check_positive
 from acclimate.base.ranking import best_first
 from acclimate.data.documents import Corpus
-from acclimate.models.adapters import TRAINED_NAMES, Adapter, build_ordinary, convert_weights, register, share_weights
+from acclimate.models.adapters import (
+    LARGEST_START,
+    TRAINED_NAMES,
+    Adapter,
+    build_ordinary,
+    convert_weights,
+    register,
+    share_weights,
+)
 from acclimate.models.compiling import layers_of
 from acclimate.models.gates import UNITS_ATTRIBUTE
-from acclimate.parts.updates import UpdateRule
+from acclimate.parts.updates import CombinedRules, UpdateRule
 
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers")
 """Entries of configurations for the number of layers."""
-OUTPUTS = ("o_proj", "down_proj", "c_proj", "Wo", "out_proj", "dense_4h_to_h", "fc2", "w2")
-"""Names of the layers that write into the residual stream."""
+OUTPUTS = (
+    *("o_proj", "down_proj", "c_proj", "Wo", "out_proj", "dense_4h_to_h", "fc2", "w2"),
+    *(r"output\.dense", "out_lin", "lin2", r"attn\.o"),
+)
+"""Names of the layers that write into the residual stream, as patterns."""
 OUTPUT = re.compile(rf"\b({'|'.join(OUTPUTS)})(_bias|\.weight|\.bias)?$")
 RATES = "added_rates"
 """Buffer of a model with the learning rates of its tensors, for checkpoints."""
+GATE, OPENED = "added_gate", 0.5
+"""Buffer of a copy with its gate, and the share of the training after which it is open."""
 
 
 class GeneralText(Protocol):
@@ -58,7 +72,6 @@ class DeeperAdapter(Adapter):
         every: Steps after which the learning rates of the tensors are measured again (released code: 100).
     """
 
-    why_not = ", as it does where layers normalize after the residual connection"
     rate = 1  # the copies are ordinary layers
     files = ("general",)
 
@@ -107,7 +120,13 @@ class DeeperAdapter(Adapter):
         made = list(_insert(held[0], self.chosen))
         names = {id(module): place for place, module in model.named_modules()}
         setattr(model, TRAINED_NAMES, (*(f"{names[id(layer)]}." for layer in made), RATES))
-        self.check_start(self._plain)
+        self._gates: list[Tensor] = []
+        if self.start_difference(self._plain) > LARGEST_START:
+            for layer in made:
+                layer.register_buffer(GATE, torch.zeros((), device=model.device))
+                layer.register_forward_hook(_skip, with_kwargs=True)
+            self._gates = [getattr(layer, GATE) for layer in made]
+            self.check_start(self._plain, merges=False)
         for layer in made:
             layer.requires_grad_(True)
 
@@ -116,22 +135,35 @@ class DeeperAdapter(Adapter):
         """Location in the model, for messages."""
         chosen = ", ".join(str(place + 1) for place in self.chosen)
         how = "which matter least to the general text" if self.general_loss else "spread evenly"
-        return f"as copies of {len(self.chosen)} layers ({chosen}), {how}"
+        gates = ", whose gates open in the first half of the training" if self._gates else ""
+        return f"as copies of {len(self.chosen)} layers ({chosen}), {how}{gates}"
 
     def base(self) -> PreTrainedModel:
         """Return the model without its adapter; it shares the weights."""
         return self._plain
 
     def merged(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-        """Return an ordinary deeper model, as ``transformers`` would load it."""
-        state = {name: value for name, value in self.model.state_dict().items() if name != RATES}
+        """Return an ordinary deeper model, as ``transformers`` would load it.
+
+        Raises:
+            UserError: If a gate is not open.
+        """
+        if (least := min(map(float, self._gates), default=1.0)) < 1:
+            raise UserError(
+                f"The copied layers count by {least:.0%}, which transformers cannot load; train for more steps, or "
+                "average fewer checkpoints."
+            )
+        state = {name: value for name, value in self.model.state_dict().items() if not name.endswith((RATES, GATE))}
         made = build_ordinary(self.model, self.changes, state)
         convert_weights(made, dtype)
         return made
 
     def update_rule(self) -> UpdateRule | None:
-        """Return the rule that scales what each tensor learns, if there is general text."""
-        return None if self.general_loss is None else TensorRates(self.model, self.general_loss, self.every)
+        """Return the rule that scales what each tensor learns, if there is general text, and opens gates."""
+        rules: list[UpdateRule] = [OpenGates(self._gates)] if self._gates else []
+        if self.general_loss is not None:
+            rules.append(TensorRates(self.model, self.general_loss, self.every))
+        return CombinedRules(rules) if len(rules) > 1 else next(iter(rules), None)
 
     def _choose(self, layers: Sequence[nn.Module]) -> list[int]:
         """Return the layers that are copied, in order."""
@@ -147,9 +179,15 @@ class DeeperAdapter(Adapter):
 
 
 def _skip(module: nn.Module, inputs: Any, options: dict[str, Any], output: Any) -> Any:
-    """Return the input of a layer instead of its output."""
-    hidden = inputs[0] if inputs else options["hidden_states"]
-    return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+    """Return the input of a layer instead of its output, or with a gate, a point between the two."""
+    found = inputs[0] if inputs else options["hidden_states"]
+    for part in module.modules():
+        for select in getattr(part, "selections", ()):  # see cut_last_layer of acclimate.kernels.unpadding
+            found = select(found)
+    if (gate := getattr(module, GATE, None)) is not None:
+        made = output[0] if isinstance(output, tuple) else output
+        found = found + gate.to(made.dtype) * (made - found)
+    return (found, *output[1:]) if isinstance(output, tuple) else found
 
 
 def _insert(layers: nn.ModuleList, chosen: Sequence[int]) -> Iterable[nn.Module]:
@@ -167,6 +205,19 @@ def _insert(layers: nn.ModuleList, chosen: Sequence[int]) -> Iterable[nn.Module]
             if hasattr(module, "layer_idx"):
                 setattr(module, "layer_idx", number)  # noqa: B010
     return reversed(copies)
+
+
+class OpenGates(UpdateRule):
+    """Open gates linearly over the first :data:`OPENED` of the training."""
+
+    def __init__(self, gates: Sequence[Tensor]) -> None:
+        """Store the gates, which are closed."""
+        self.gates = gates
+
+    def after_step(self) -> None:
+        """Set the gates for the next step."""
+        for gate in self.gates:
+            gate.fill_(min(1.0, self.progress / OPENED))
 
 
 class TensorRates(UpdateRule):
