@@ -92,11 +92,16 @@ def test_labels_cross_a_drift_one_period_at_a_time(words, tiny_bert, tmp_path):
     assert [row["before"] for row in report["rows"]] == [1.0, 0.5, 0.5]  # 2010 shares words with 2011 only
     assert [row["right"] for row in report["labelled"]] == [1.0, 1.0, 1.0]
     assert report["mean"]["difference"] == pytest.approx(1 / 3) and report["mean"]["low"] > 0.1
+    assert [row["once"] for row in report["rows"]] == [1.0, 1.0, 0.5]  # 2011, labelled at once, leads to 2012
+    assert [row["over_once"] for row in report["rows"]] == [0.0, 0.0, 0.5]
+    assert report["mean_over_once"]["difference"] == pytest.approx(1 / 6)
+    assert [run.start for run in words[4:5]] == ["2010"] and len(words[4].texts) == 28 + 28
     assert [run.start for run in words[:4]] == [tiny_bert.name, "2010", "2011", "2012"]
     sizes = [len(run.texts) for run in words[:4]]
     assert sizes == [28, 56, 84, 112]  # learn="all": of each period all but the test rows
     assert [path.name for path in sorted((tmp_path / "updated" / "models" / "seed-1").iterdir())] == ["2013"]
     done = len(words)
+    assert done == 2 * 5
     assert acclimate.periods_self_train(tiny_bert, drifting_rows(), **options) == report and len(words) == done
 
 
@@ -108,8 +113,8 @@ def test_what_is_learned_is_chosen_and_test_rows_never_are(words, tiny_bert, tmp
         tiny_bert, rows, tmp_path / "out", corpus=corpus, learn="new", start="base", least=20, seeds=1, progress=False,
         date_column=None, documents=30,
     )  # fmt: skip
-    assert [run.start for run in words] == [tiny_bert.name] * 4
-    assert [len(run.texts) for run in words] == [28, 30, 30, 30]
+    assert [run.start for run in words] == [tiny_bert.name] * 5
+    assert [len(run.texts) for run in words[:4]] == [28, 30, 30, 30]
     learned = {text for run in words[1:] for text in run.texts}
     assert any(text.endswith("extra") for text in learned)
     assert not learned & {row["text"] for row in rows if row["year"] == 2010}
@@ -140,6 +145,31 @@ def test_a_corpus_carries_labels_beyond_the_last_labelled_period(words, tiny_ber
         acclimate.periods_self_train(
             tiny_bert, only_first, tmp_path / "c", **given | {"corpus": [row | {"date": 2010} for row in corpus]}
         )
+
+
+@pytest.mark.slow
+def test_a_killed_loop_repeats_no_training_that_is_finished(tiny_bert, tmp_path, monkeypatch):
+    """It continues with the next period, and ends with the report of a run that was not interrupted."""
+    train, trained = acclimate.labs.periods.dated_tasks.finetune, []
+    options = {"least": 8, "seeds": 1, "epochs": 1, "max_length": 16, "confidence": 0.3, "progress": False}
+    rows = dated_rows((2010, 2011, 2012), 12)
+
+    def stop(model, task, **given):
+        files = given["out"] / "model.safetensors"
+        before = files.stat().st_mtime_ns if files.is_file() else None
+        if len(trained) == 2 and before is None:
+            trained.append("killed")
+            raise KeyboardInterrupt
+        made = train(model, task, **given)
+        trained.append(files.stat().st_mtime_ns == before)
+        return made
+
+    whole = acclimate.periods_self_train(tiny_bert, rows, tmp_path / "whole", **options)
+    monkeypatch.setattr(acclimate.labs.periods.dated_tasks, "finetune", stop)
+    with pytest.raises(KeyboardInterrupt):
+        acclimate.periods_self_train(tiny_bert, rows, tmp_path / "cut", **options)
+    report = acclimate.periods_self_train(tiny_bert, rows, tmp_path / "cut", **options)
+    assert trained == [False, False, "killed", True, True, False, False] and report == whole
 
 
 @each(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,9 @@ from acclimate.labs.periods.options import PeriodsSelfTrainOptions
 from acclimate.labs.periods.split import open_dated
 from acclimate.tasks.readers import fold_text
 
+ONCE = "once"
+"""Model that learns the texts of all later periods in one training, with labels of the model of the first period."""
+
 
 @verb(PeriodsSelfTrainOptions)
 def periods_self_train(options: PeriodsSelfTrainOptions) -> TemporalReport:
@@ -41,15 +45,17 @@ def periods_self_train(options: PeriodsSelfTrainOptions) -> TemporalReport:
 
     The model of a period labels the texts of the next one; the next model learns those labels of which it is sure, and
     with ``learn="all"`` also the labels so far. No true label of a later period is learned; they only test. The model
-    of the first period, which is never adapted, is tested on the same rows.
+    of the first period, which is never adapted, is tested on the same rows, and so is the cheapest rival of the loop:
+    one training on the texts of all later periods, as the model of the first period labels them.
 
     This is incremental self-training as in Chuang et al. (2023), who compare it with fine-tuning once, with
     domain-adversarial training (method ``dann``) and with pre-training on the new text (method ``lm``).
 
     Returns:
         ``rows``, for each later period with true labels the score ``before`` of the model of the first period,
-        ``after`` of the latest adapted model, and the difference with its 95 % interval over items and seeds;
-        ``mean``, the mean difference; ``labelled``, for each period that was learned how many of its texts were
+        ``after`` of the latest adapted model, and the difference with its 95 % interval over items and seeds, also
+        ``once`` of the rival and ``over_once``, the difference to it; ``mean`` and ``mean_over_once``, the mean
+        differences; ``labelled``, for each period that was learned how many of its texts were
         labelled and, where true labels are known, which share of these is ``right``, as means over seeds. The models
         of the last period are in ``out/models``.
 
@@ -66,24 +72,29 @@ def periods_self_train(options: PeriodsSelfTrainOptions) -> TemporalReport:
     assert folder is not None
     unlabelled, notes = _read_unlabelled(options, dated)
     chains = _run_chains(options, dated, unlabelled, folder)
-    rows, pairs = [], []
+    rows: list[dict[str, Any]] = []
+    pairs: dict[str, list[PairedPredictions]] = {"mean": [], "mean_over_once": []}
     for period in dated.periods[1:]:
         scored = dated.placed.part(dated.task.train, dated.test[period]).scoring()
         stage = sum(other <= period for other in unlabelled)  # the latest model that is not newer than the texts
         part = dated.places(period)
         gold = chains[0]["gold"][part]
         after, before = ([chain["predicted"][one][part] for chain in chains] for one in (stage, 0))
-        pairs.append(PairedPredictions(gold, after, before, metric, scored, dated.unit_names(period)))
-        found = paired_bootstrap(gold, after, before, metric, scoring=scored)
-        score = float(np.mean([scored.score(gold, one, metric) for one in before]))
-        rows.append({"period": period.name, "before": score, "after": score + found.difference, **found.as_dict()})
+        once = [chain[ONCE][part] for chain in chains]
+        for name, other in zip(pairs, (before, once), strict=True):
+            pairs[name].append(PairedPredictions(gold, after, other, metric, scored, dated.unit_names(period)))
+        found, rival = (paired_bootstrap(gold, after, other, metric, scoring=scored) for other in (before, once))
+        named = (("before", before), (ONCE, once), ("after", after))
+        scores = {name: float(np.mean([scored.score(gold, one, metric) for one in some])) for name, some in named}
+        over = {"over_once": rival.difference, "over_once_low": rival.low, "over_once_high": rival.high}
+        rows.append({"period": period.name, **scores, **found.as_dict(), **over})
     labelled = [
         {"period": period.name, "texts": len(texts), **_mean_counts([chain["labelled"][place] for chain in chains])}
         for place, (period, texts) in enumerate(unlabelled.items())
     ]
-    mean = mean_paired_bootstrap(pairs).as_dict() if pairs else None
+    means = {name: mean_paired_bootstrap(some).as_dict() if some else None for name, some in pairs.items()}
     content = {"metric": metric, "is_error": metric in scoring.errors, "rows": rows, "labelled": labelled}
-    content |= {"mean": mean, "seeds": options.seeds, "dates": dated.report.to_dict()}
+    content |= {**means, "seeds": options.seeds, "dates": dated.report.to_dict()}
     lines = [*dated.notes, *notes, f"The labels come from {dated.periods[0].name}.", *_describe(content, options)]
     tables = {"Scores by period": rows, "Predicted labels": labelled}
     if not rows:
@@ -107,6 +118,10 @@ def _mean_counts(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _show_interval(difference: float, low: float, high: float) -> str:
+    return f"{difference:+.4f} [{low:+.4f}, {high:+.4f}]"
+
+
 def _describe(content: Mapping[str, Any], options: PeriodsSelfTrainOptions) -> list[str]:
     """Return lines on predicted labels and scores."""
     lines = []
@@ -117,12 +132,15 @@ def _describe(content: Mapping[str, Any], options: PeriodsSelfTrainOptions) -> l
         lines.append(f"No label is as probable as --confidence {options.confidence:g}: nothing was learned; lower it.")
     for row in content["rows"]:
         lines.append(
-            f"{row['period']}: {content['metric']} {row['before']:.4f} without and {row['after']:.4f} with "
-            f"self-training, difference {row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"
+            f"{row['period']}: {content['metric']} {row['before']:.4f} without, {row['once']:.4f} after one training "
+            f"on all later texts, and {row['after']:.4f} with self-training by period: difference to without "
+            f"{_show_interval(row['difference'], row['low'], row['high'])}, to one training "
+            f"{_show_interval(row['over_once'], row['over_once_low'], row['over_once_high'])}"
         )
     if mean := content["mean"]:
-        ends = f"[{mean['low']:+.4f}, {mean['high']:+.4f}]"
-        return [*lines, f"Mean difference: {mean['difference']:+.4f} {ends}, {format_count(options.seeds, 'seed')}."]
+        ends = ("difference", "low", "high")
+        shown, over = (_show_interval(*map(one.get, ends)) for one in (mean, content["mean_over_once"]))
+        return [*lines, f"Mean difference: {shown}; to one training: {over}; {format_count(options.seeds, 'seed')}."]
     return [*lines, "No later period has labelled rows, so the models are not tested on later text."]
 
 
@@ -162,7 +180,7 @@ def _run_chains(
     """Return the trainings of each seed (:meth:`_Chain.run`), from the output directory where they are finished."""
     trainings = Trainings(options, folder)
     own = {name: getattr(options, name) for name in ("confidence", "start", "learn")}
-    given = [own, {period.name: texts_fingerprint(texts) for period, texts in unlabelled.items()}]
+    given = [own, ONCE, {period.name: texts_fingerprint(texts) for period, texts in unlabelled.items()}]
     first = dated.placed.part(dated.train[dated.periods[0]], dated.tested)
     return [
         trainings.kept(
@@ -194,33 +212,40 @@ class _Chain:
     seed: int
 
     def run(self) -> dict[str, Any]:
-        """Return ``gold``, what each model ``predicted`` for all test rows, and how many texts were ``labelled``."""
-        first = self.dated.periods[0]
-        learned = list(self.dated.train[first])
-        print_message(f"Fine-tuning on {first.name}, seed {self.seed}", self.options.progress)
-        place = self.folder / first.name
-        found = self.trainings.train(
-            self.options.model, self.dated.placed.part(learned, self.dated.tested), self.seed, place
-        )
-        predicted, labelled = [found["predicted"]], []
-        for period, texts in self.unlabelled.items():
-            new, counts = self._label(place, period, texts)
-            labelled.append(counts)
-            learned = [*learned, *new] if self.options.learn == "all" else new
-            print_message(f"Learning {len(new):,} labels of {period.name}, seed {self.seed}", self.options.progress)
-            if new:  # else this period has the model of the previous one
-                start = place if self.options.start == "previous" else self.options.model
-                place = self.folder / period.name
-                task = self.dated.placed.part(learned, self.dated.tested)
-                found = self.trainings.train(start, task, self.seed, place)
-            predicted.append(found["predicted"])
-        for other in self.folder.iterdir():
-            if other != place:
-                shutil.rmtree(other)
-        return {"gold": found["gold"], "predicted": predicted, "labelled": labelled}
+        """Return ``gold``, what each model ``predicted`` for all test rows, ``once`` of the rival, and ``labelled``.
 
-    def _label(self, model: Path, period: Period, texts: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
-        """Return examples with the labels that a model predicts, and how many there are and how many are right."""
+        A training that is finished is not repeated when the command is started again.
+        """
+        first = self.dated.periods[0]
+        own = list(self.dated.train[first])
+        start, found = self._train(self.options.model, own, first.name)
+        place, learned, predicted, labelled = start, own, [found["predicted"]], []
+        for period, texts in self.unlabelled.items():
+            new = self._label(place, texts)
+            labelled.append({"kept": len(new), "right": self._share_right(new, period)})
+            learned = [*learned, *new] if self.options.learn == "all" else new
+            if new:  # else this period has the model of the previous one
+                place, found = self._train(place, learned, period.name)
+            predicted.append(found["predicted"])
+        last, once = place, found["predicted"]
+        if len(self.unlabelled) > 1:
+            new = self._label(start, list(dict.fromkeys(itertools.chain.from_iterable(self.unlabelled.values()))))
+            learned = [*own, *new] if self.options.learn == "all" else new
+            once = self._train(start, learned, ONCE)[1]["predicted"] if new else predicted[0]
+        for other in self.folder.iterdir():
+            if other != last:
+                shutil.rmtree(other)
+        return {"gold": found["gold"], "predicted": predicted, ONCE: once, "labelled": labelled}
+
+    def _train(self, model: str | Path, learned: Sequence[Any], name: str) -> tuple[Path, dict[str, Any]]:
+        """Train a model, or with ``start="base"`` the base model, on examples; return its folder and predictions."""
+        print_message(f"{name}: learning {len(learned):,} labels, seed {self.seed}", self.options.progress)
+        start = model if self.options.start == "previous" else self.options.model
+        task = self.dated.placed.part(learned, self.dated.tested)
+        return self.folder / name, self.trainings.train(start, task, self.seed, self.folder / name)
+
+    def _label(self, model: Path, texts: Sequence[str]) -> list[Any]:
+        """Return examples with the labels that a model predicts and is sure of."""
         transform: Any = TRANSFORMS.lookup("pseudo_labels")
         length = self.options.max_length or self.dated.task.default_length
         made = transform(model=str(model), confidence=self.options.confidence, max_length=length)
@@ -231,7 +256,10 @@ class _Chain:
             names = document.fields["label"]
             label = tuple(map(labels.index, names)) if isinstance(names, list) else labels.index(names)
             new.append(replace(template, text=document.text, label=label, document=None, group=None))
+        return new
+
+    def _share_right(self, new: Sequence[Any], period: Period) -> float | None:
+        """Return the share of predicted labels that are right; None if no true one is known."""
         true = {example.text: example.label for example in self.dated.train.get(period, ())}
         known = [example.label == true[example.text] for example in new if example.text in true]
-        right = float(np.mean(known)) if known else None
-        return new, {"kept": len(new), "right": right}
+        return float(np.mean(known)) if known else None
