@@ -319,7 +319,7 @@ def test_first_layers_and_the_rest_divide_a_model(tmp_path, kind):
 
 def test_the_first_layers_of_another_domain_run_below_those_of_the_task(classifiers, tmp_path):
     domain = save_tiny("bert", tmp_path / "domain", 7)
-    result = merge(classifiers[0], {"layers": {"domain_model": domain, "layers": 1}}, tmp_path / "out", **QUIET)
+    result = merge([classifiers[0], domain], "layers layers=1", tmp_path / "out", **QUIET)
     assert any("Left out" in note for note in result.notes)
     model, lower = (
         transformers.AutoModelForSequenceClassification.from_pretrained(classifiers[0]).eval(),
@@ -340,8 +340,8 @@ def test_the_first_layers_of_another_domain_run_below_those_of_the_task(classifi
         ({"method": "greedy-soup", "models": ["a", "b"], "data": ["x", "y"]}, "There are 2 --data; give one"),
         ({"method": "greedy-soup", "models": ["a"], "data": "x"}, "needs several models"),
         ({"method": "greedy-soup weights=1", "models": ["a", "b"], "data": "x"}, "Unknown parameter .* 'weights'"),
-        ({"method": "layers"}, "'layers' needs the parameter 'domain_model'"),
-        ({"method": "layers domain_model=d layers=-1"}, "parameter 'layers': .*greater than or equal to 0"),
+        ({"method": "layers"}, "layers needs two models, the second .*, not 1"),
+        ({"method": "layers layers=-1"}, "parameter 'layers': .*greater than or equal to 0"),
         ({"method": "soup", "models": ["a", "b"], "top": 1}, "'top' is only read with 'target'"),
         ({"method": "soup", "models": ["a", "b"], "target": "t", "top": 3}, "there are 2 models to choose from"),
         ({"method": "soup weights=1,1", "models": ["a", "b"], "target": "t"}, "which selects the models"),
@@ -394,15 +394,7 @@ def test_the_upper_part_is_fine_tuned_and_merged_by_the_commands(task, tmp_path)
     assert frozen and all(torch.equal(before[name], after[name]) for name in frozen)
     name = "bert.encoder.layer.1.output.dense.weight"
     assert not torch.equal(before[name], after[name])
-    call(
-        "merge",
-        "--method",
-        f"layers domain_model={domain} layers=1",
-        "--model",
-        tuned,
-        "--out",
-        tmp_path / "m",
-    )
+    call("merge", "--method", "layers layers=1", "--model", tuned, "--model", domain, "--out", tmp_path / "m")
     merged = state(tmp_path / "m")
     assert all(torch.equal(merged[one], (other if one in frozen else after)[one]) for one in merged)
     out = call("merge", "--method", "greedy-soup", "--model", tuned, "--model", tmp_path / "m", "--data", task,

@@ -88,6 +88,59 @@ def test_a_merge_waits_for_all_models_and_is_blocked_if_one_fails(folder, tmp_pa
     assert world.calls["merge"] == 0 and world.calls["finetune"] > 0
 
 
+@pytest.mark.needs("dga")
+def test_soups_are_selected_on_text_that_nothing_measures_and_layers_lie_in_another_model(folder, tmp_path, no_report):
+    (folder / "held.txt").write_text("\n".join(f"held out text {number}" for number in range(30)))
+    domain = {"name": "cs", "corpus": str(folder / "cs.txt"), "heldout": str(folder / "held.txt")}
+    merges = [
+        {"of": "mlm", "method": "greedy-soup"},
+        {"of": ["mlm", "dga"], "method": "layers layers=1"},
+        {"of": "mlm", "method": "layers", "label": "kept"},
+    ]
+    config = study(folder, methods=["none", "mlm", "dga"], merges=merges, seeds=2, adapt_seeds=2, domains=[domain])
+    world = World()
+    results = compare(config, tmp_path / "out", progress=False, backend=world.backend())
+    adapted = {(row.method, row.seed): str(tmp_path / "out" / row.folder) for row in results.adaptations}
+    soup, *layers = [call for call in world.arguments if call["kind"] == "merge"]
+    assert soup["model"] == str([adapted["mlm", 0], adapted["mlm", 1]])
+    (text,) = soup["data"]
+    measured = {one for call in world.arguments if call["kind"] == "lm_loss" for one in call["texts"]}
+    assert len(list(text)) == 10 and not measured & set(text) and all(one.startswith("held") for one in text)
+    base = config["models"][0]
+    pairs = [(adapted["mlm", seed], adapted["dga", seed]) for seed in (0, 1)]
+    pairs += [(base, adapted["mlm", seed]) for seed in (0, 1)]
+    assert sorted(call["model"] for call in layers) == sorted(str([*pair]) for pair in pairs)
+    assert MergeSpec.model_validate({"of": "mlm", "method": "layers"}).label == "base model + mlm, layers"
+    scores = {row.method for row in results.losses}
+    assert scores == {"mlm", "dga", "mlm, greedy-soup", "mlm + dga, layers", "kept"}
+
+
+@each("rank", ["performance", "similarity"])
+def test_each_domain_gets_the_models_of_other_domains_that_fit_it(folder, tmp_path, rank, no_report):
+    texts = {name: [f"{name} text {number}" for number in range(9)] for name in "abc"}
+    for name, lines in texts.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines))
+    domains = [
+        {"name": name, "corpus": str(folder / f"{name}.txt"), "heldout": str(folder / "cs.txt")} for name in "abc"
+    ]
+    target = {"of": "mlm", "method": "ties", "target": True, "top": 1, "rank": rank}
+    config = study(folder, methods=["none", "mlm"], merges=[target], seeds=2, adapt_seeds=2, domains=domains)
+    world = World()
+    results = compare(config, tmp_path / "out", progress=False, backend=world.backend())
+    adapted = {(row.domain, row.seed): str(tmp_path / "out" / row.folder) for row in results.adaptations}
+    merges = [call for call in world.arguments if call["kind"] == "merge"]
+    assert len(merges) == 6 and world.calls["adapt"] == 6
+    for call in merges:
+        (own,) = {name for name, lines in texts.items() if list(call["target"]) == lines}
+        others = [name for name in "abc" if name != own]
+        assert call["model"] in [str([adapted[name, seed] for name in others]) for seed in (0, 1)]
+        assert (call["top"], call["rank"]) == (1, rank)
+        corpora = call["corpora"] and [list(one) for one in call["corpora"]]
+        assert corpora == ([texts[name] for name in others] if rank == "similarity" else None)
+    rows = [row for row in results.losses if row.method == "mlm of other domains, ties"]
+    assert [row.domain for row in rows if row.text == "domain"] == ["a", "b", "c"]
+
+
 def test_a_slope_is_in_the_label_and_the_identity(folder):
     merges = [{"of": "mlm", "method": f"lines alpha=0.2{slope}"} for slope in ("", " slope=0.1", " slope=0")]
     graph = graph_of(study(folder, methods=["none", "mlm"], merges=merges, seeds=1))
@@ -118,7 +171,15 @@ def test_identity_of_merges(folder):
         ({"method": "interpolation weight=1"}, "nknown parameter of .* 'interpolation' 'weight'"),
         ({"method": "chat-vector"}, "'chat-vector' needs the parameter 'instruct'"),
         ({"method": "chat-vector instruct=./nowhere"}, "nowhere"),
-        ({"method": "greedy-soup"}, "merges.*greedy-soup is not for studies"),
+        ({"method": "greedy-soup"}, "soup of the models of all seeds, and there is one"),
+        ({"of": ["mlm", "dga"], "method": "greedy-soup"}, "give more 'heldout' text than 'evaluate.documents'"),
+        ({"method": "memory memory=./m"}, "merges.*memory is not for studies"),
+        ({"of": ["mlm", "dga", "mlm"], "method": "layers"}, "layers needs two models"),
+        ({"method": "ties", "target": True}, "selects 2 of 0 models of other domains; give more 'domains'"),
+        ({"method": "ties weights=1", "target": True}, "'target' selects the models, which have equal weights"),
+        ({"method": "layers", "target": True}, "'target' does not apply to layers"),
+        ({"method": "fisher", "target": True}, "'target' does not apply to fisher"),
+        ({"method": "ties", "top": 3}, "only read with 'target: true'"),
         ({"method": "sup"}, "Did you mean 'soup'"),
         ({"method": "soup"}, "soup of the models of all seeds, and there is one"),
         ({"of": ["mlm", "dga"]}, "interpolation merges the models of one method, not of 2"),

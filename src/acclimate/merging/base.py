@@ -113,6 +113,7 @@ class Merge(Part, ABC):
         path: What the shares 0 and 1 of the path are on which losses can be measured; None for no path.
         merges_weights: Whether it reads the weights of all models, which then must have the same shapes.
         in_studies: Whether a study can have it.
+        starts_with_base: Whether a study merges the models of a single method into the base model, as the first one.
     """
 
     formula: ClassVar[str] = ""
@@ -125,6 +126,7 @@ class Merge(Part, ABC):
     path: ClassVar[tuple[str, str] | None] = None
     merges_weights: ClassVar[bool] = True
     in_studies: ClassVar[bool] = True
+    starts_with_base: ClassVar[bool] = False
 
     @property
     def writes_model(self) -> bool:

@@ -140,7 +140,7 @@ def _find_sources(options: MergeOptions, method: Merge) -> list[Source]:
     """
     models: Any = options.models
     sources = [Source("model", str(name)) for name in models]
-    sources += [Source(name.partition("_")[0], str(getattr(method, name))) for name in method.models]
+    sources += [Source(name, str(getattr(method, name))) for name in method.models]
     if method.needs_base:
         base = options.base
         if base is None:

@@ -376,6 +376,7 @@ class StudyConfig(Strict):
             task.passages = task.passages and locate_text(str(task.passages), folder)
         for entry in copy.entries:
             entry.resolve_paths(lambda path: locate_model(path, folder))
+            entry.resolve_sources(lambda source: locate_source(source, folder))
         copy.general = copy.general and [locate_source(source, folder) for source in copy.general]
         searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
         for method in copy.methods:

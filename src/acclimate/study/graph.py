@@ -89,7 +89,7 @@ def read_study(config: StudyConfig, backend: Backend) -> StudyInputs:
     problems.check()
     for kind in kinds:
         kind.check(inputs)
-    return inputs
+    return inputs.without(texts for kind in kinds for texts in kind.measured(inputs))
 
 
 def plan(inputs: StudyInputs, choices: Choices | None = None) -> JobGraph:

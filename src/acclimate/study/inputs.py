@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -136,6 +136,7 @@ class StudyInputs:
         replaying: Names of the base models whose adaptations replay it by default.
         leaked: Digests of documents that are not replayed, since they contain dev or test texts.
         selected: Text to adapt to of methods with a selection of their own, by domain and label.
+        held_out: All held-out text, of which ``heldout`` is a sample, by domain.
     """
 
     config: StudyConfig
@@ -153,6 +154,17 @@ class StudyInputs:
     replaying: frozenset[str] = frozenset()
     leaked: frozenset[str] = frozenset()
     selected: Mapping[tuple[str, str], Corpus] = field(default_factory=dict)
+    held_out: Mapping[str, Corpus] = field(default_factory=dict)
+
+    def without(self, texts: Iterable[Texts]) -> StudyInputs:
+        """Return the inputs without some documents in what is adapted to or replayed."""
+        found = {hash_document(text.encode("utf-8", "surrogatepass")).hex() for one in texts for text in one.texts}
+        if not found:
+            return self
+        corpora = {name: corpus.without(found) for name, corpus in self.corpora.items()}
+        selected = {place: corpus.without(found) for place, corpus in self.selected.items()}
+        held_out = {name: corpus.without(found) for name, corpus in self.held_out.items()}
+        return replace(self, corpora=corpora, selected=selected, held_out=held_out, leaked=self.leaked | found)
 
     def corpus(self, domain: str, method: str) -> Corpus:
         """Return the text of a domain that a method, given by its label, adapts to."""
@@ -324,6 +336,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
     headless: frozenset[str] = frozenset()
     corpora: dict[str, Corpus] = {}
     heldout: dict[str, Texts] = {}
+    held_out: dict[str, Corpus] = {}
     tasks: dict[tuple[str, str], TaskInput] = {}
     text: Corpus | None = None
     general, head_corpus, unmeasured = None, None, None
@@ -335,7 +348,8 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
             headless |= {model.name} if not _has_head(model, config, backend, options["adapt"], methods) else set()
     for domain in config.domains:
         with problems.collect():
-            corpora[domain.name], heldout[domain.name] = _read_domain(domain, config, reading)
+            corpora[domain.name], held_out[domain.name] = _read_domain(domain, reading)
+            heldout[domain.name] = Texts.sample(held_out[domain.name], config.evaluate.documents)
     for home, task in [
         *((domain.name, task) for domain in config.domains for task in domain.tasks),
         *((OTHER, task) for task in config.other_tasks),
@@ -351,17 +365,18 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
         if headless:  # a head must not be evaluated on its training text
             head_corpus, text = text.split(WARM_UP_SPLIT, SPLIT_SEED)
         general = Texts.sample(text, config.evaluate.documents, config.evaluate.general_half)
-        unmeasured = _unmeasured(text, general)
+        unmeasured = unmeasured_part(text, general)
     replaying = _find_replaying(config, unmeasured)
     corpora, selected = select_texts(config, corpora, heldout, tasks, methods, unmeasured)
     texts = (corpora, head_corpus, heldout, general)
     return StudyInputs(
         *(config, checkpoints, headless, *texts, tasks, methods, options, extras or {}, unmeasured, replaying),
         selected=selected,
+        held_out=held_out,
     )
 
 
-def _unmeasured(text: Corpus, measured: Texts) -> Corpus | None:
+def unmeasured_part(text: Corpus, measured: Texts) -> Corpus | None:
     """Return a text without the documents that are measured on; None if there are no others."""
     others = text.without(hash_document(text.encode()).hex() for text in measured.texts)
     try:
@@ -427,7 +442,7 @@ def longest_text(config: StudyConfig, options: Mapping[str, Any]) -> tuple[int, 
     return max([of_text, *((length or 0, "adapt.max_length") for length in lengths)])
 
 
-def _read_domain(domain: DomainSpec, config: StudyConfig, reading: TextOptions) -> tuple[Corpus, Texts]:
+def _read_domain(domain: DomainSpec, reading: TextOptions) -> tuple[Corpus, Corpus]:
     problems = Problems()
     with problems.collect():
         corpus = as_corpus(tuple(domain.corpus), reading)
@@ -436,8 +451,8 @@ def _read_domain(domain: DomainSpec, config: StudyConfig, reading: TextOptions) 
         heldout = as_corpus(tuple(domain.heldout), reading) if domain.heldout else None
     problems.check()
     if heldout is None:
-        corpus, heldout = corpus.split(HELDOUT_SHARE, SPLIT_SEED)
-    return corpus, Texts.sample(heldout, config.evaluate.documents)
+        return corpus.split(HELDOUT_SHARE, SPLIT_SEED)
+    return corpus, heldout
 
 
 def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:

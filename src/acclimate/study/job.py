@@ -14,7 +14,7 @@ from acclimate.base.records import Record, fingerprint, identity
 from acclimate.results.study import JOB_KINDS, MethodRow, ResultKind, StageName
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig
-from acclimate.study.inputs import Checkpoint, StudyInputs
+from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
 from acclimate.study.sections import SectionEntry
 
 FORMAT = 3
@@ -264,6 +264,11 @@ class Job(ResultKind, ABC):
     @classmethod
     def check(cls, inputs: StudyInputs) -> None:
         """Raise UserError if the inputs are invalid for this kind."""
+
+    @classmethod
+    def measured(cls, inputs: StudyInputs) -> Iterable[Texts]:
+        """Return texts that the kind measures on, which no model of the study is adapted to."""
+        return ()
 
     @classmethod
     def models(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterable[StudyModel]:

@@ -149,6 +149,9 @@ class SectionEntry(Strict):
     def resolve_paths(self, resolve: Callable[[str], str]) -> None:
         """Make the paths of models absolute; ``resolve`` returns a name on the Hub unchanged."""
 
+    def resolve_sources(self, resolve: Callable[[Any], Any]) -> None:
+        """Make the paths of texts absolute."""
+
     def is_searched(self, search: SearchSettings, domain: str) -> bool:
         """Return whether settings of the entry are searched on the tasks of a domain."""
         return False

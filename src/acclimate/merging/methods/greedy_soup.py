@@ -66,7 +66,6 @@ class GreedySoup(Merge):
         "mean of the models that do not lower the dev score of the mean, added from the best to the worst"
     )
     data: ClassVar[Literal["one", "each"] | None] = "one"
-    in_studies: ClassVar[bool] = False
     metric: str | None = None
 
     def rule(self, context: Context) -> tuple[Rule, list[str]]:

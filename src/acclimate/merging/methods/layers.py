@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
 from acclimate.base.bounds import Integer
-from acclimate.merging.base import Context, Merge, ModelName, register
+from acclimate.base.errors import UserError
+from acclimate.merging.base import Context, Merge, register
 from acclimate.merging.rules import Rule
 
 
@@ -17,22 +18,25 @@ from acclimate.merging.rules import Rule
 )
 @dataclass(frozen=True)
 class Layers(Merge):
-    """Takes embeddings and first layers from a model that was adapted to the domain.
+    """Takes embeddings and first layers from the second model, which was adapted to the domain.
 
-    The rest is that of a model that learned a task elsewhere, with the first part frozen.
+    The rest is that of the first model, which learned a task elsewhere with the first part frozen.
 
     Attributes:
-        domain_model: Model whose embeddings and first layers the result gets.
-        layers: Number of layers, counted from the embeddings, that it gets (paper: 2).
+        layers: Number of layers, counted from the embeddings, that the second model gives (paper: 2).
     """
 
-    formula: ClassVar[str] = "embeddings and first layers of the domain model, all else of the model"
-    several: ClassVar[bool | None] = False
-    models: ClassVar[tuple[str, ...]] = ("domain_model",)
+    formula: ClassVar[str] = "embeddings and first layers of the second model, all else of the first"
+    several: ClassVar[bool | None] = None
     joins_tasks: ClassVar[bool] = True
-    main: ClassVar[str] = "domain_model"
-    domain_model: ModelName
+    starts_with_base: ClassVar[bool] = True
     layers: Annotated[Integer, Field(ge=0, le=10_000)] = 2
+
+    def resolve(self, count: int) -> Self:
+        """Return the merge, if there are two models."""
+        if count != 2:
+            raise UserError(f"layers needs two models, the second for the embeddings and first layers, not {count}.")
+        return self
 
     def rule(self, context: Context) -> tuple[Rule, list[str]]:
         """Return the rule that copies each tensor from one of the two."""

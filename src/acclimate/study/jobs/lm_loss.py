@@ -122,19 +122,24 @@ class LmLossJob(Job):
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return one row per model, domain, text and method, compared with the base model."""
-        found = view.group(TextLoss)
-        config, made = view.inputs.config, []
-        for model, domain in itertools.product(config.models, config.domains):
-            for text in (DOMAIN, GENERAL):
-                base = found.get((model.name, domain.name, None, None, None, text, None), [])
-                for label in config.row_labels:
-                    for task in (None, *(task.name for task in domain.tasks)):
-                        if after := found.get((model.name, domain.name, label, task, None, text, None)):
-                            made.append(_loss_row(after, base))
-        return {"losses": made, "capabilities": list(map(_measurement, made))}
+        made = loss_rows(view, (DOMAIN, GENERAL))
+        return {"losses": made, "capabilities": list(map(loss_measurement, made))}
 
 
-def _measurement(row: LossRow) -> CapabilityRow:
+def loss_rows(view: StudyView, texts: Iterable[str]) -> list[LossRow]:
+    """Return one row per model, domain, text, given by its place, and method, compared with the base model."""
+    found = view.group(TextLoss)
+    config, made = view.inputs.config, []
+    for model, domain, text in itertools.product(config.models, config.domains, texts):
+        base = found.get((model.name, domain.name, None, None, None, text, None), [])
+        for label in config.row_labels:
+            for task in (None, *(task.name for task in domain.tasks)):
+                if after := found.get((model.name, domain.name, label, task, None, text, None)):
+                    made.append(_loss_row(after, base))
+    return made
+
+
+def loss_measurement(row: LossRow) -> CapabilityRow:
     """Return the measurement of a loss, in bits per byte where nats cannot be compared."""
     place: dict[str, Any] = {"model": row.model, "domain": row.domain, "task": row.task, "method": row.method}
     found = CapabilityRow(measure=f"{row.text} text", unit="nats", after=row.nats, **place)
