@@ -328,7 +328,7 @@ def measure_methods(setting: Setting) -> dict[str, Any]:
             name: partial(
                 adapt, folder, setting, {name: cheap.get(name)}, batch_size=texts, max_length=164,
             )
-            for name in ("lm", "dga", "kd", "lssd", "simcse")
+            for name in ("lm", "dga", "kd", "lssd", "simcse", "detour")
         },
     )  # fmt: skip
 
@@ -475,15 +475,31 @@ def measure_profile(setting: Setting) -> dict[str, Any]:
     return {"cost": cost, "host": longest("self_cpu_time_total"), "device": device}
 
 
-def measure_study(setting: Setting, name: str) -> dict[str, Any]:
-    """Run a study of ``docs/results`` with twenty times its text, from an encoder that learned masked words first."""
+DETOUR = [
+    "none",
+    "lm",
+    {"name": "lm", "label": "lm, as many predictions", "adapt": {"tokens": 6_100_000}},
+    "detour",
+    {"name": "detour", "label": "detour, low layers frozen", "frozen": "0-3"},
+]
+"""The causal detour with a million tokens, and its controls."""
+
+
+def measure_study(
+    setting: Setting, name: str, run: str = "run", methods: list[Any] | None = None, **adapt: Any
+) -> dict[str, Any]:
+    """Run a study of ``docs/results`` with twenty times its text, from an encoder that learned masked words first.
+
+    ``methods`` and options of ``adapt`` replace those of the study; ``run`` is the folder of what they give.
+    """
     out = (setting.out or setting.folder) / name
     base, sizes = out / "base", {"batch_size": 64, "max_length": 128, "precision": "bf16"}
     model, tokens = (setting.models or ROOT) / "all-mpnet-base-v2", 10_000_000
     text = str(ROOT.parent / "shared" / "data" / "corpora" / "general_wikipedia" / "train.jsonl.gz")
     study: Any = ROOT / "docs" / "results" / name / "study.yaml"
     changes: dict[str, Any] = {"models.mpnet-mlm.path": str(base), "finetune.precision": "bf16"}
-    changes["adapt"] = {**sizes, "tokens": tokens // 2, "learning_rate": 4e-4}
+    changes["adapt"] = {**sizes, "tokens": tokens // 2, "learning_rate": 4e-4, **adapt}
+    changes |= {"methods": methods} if methods else {}
     if setting.quick:
         write_inputs(setting.folder, "tiny", 200, seed=0)
         model, text, tokens = setting.folder / "model", str(setting.folder / TEXTS_FILE), 500
@@ -494,7 +510,7 @@ def measure_study(setting: Setting, name: str) -> dict[str, Any]:
     if not base.exists():
         options: dict[str, Any] = {**sizes, "tokens": tokens, "head_tokens": tokens // 10, "progress": False}
         acclimate.adapt(model, text, "lm", base, learning_rate=4e-4, **options)
-    return {"study": acclimate.compare(study, out / "run", settings=changes, progress=False).to_dict()}
+    return {"study": acclimate.compare(study, out / run, settings=changes, progress=False).to_dict()}
 
 
 @dataclass(frozen=True)
@@ -523,6 +539,18 @@ QUEUE = (
     Measurement("options-135m", 3.0, partial(measure_options, name="135m")),
     Measurement("methods", 1.5, measure_methods),
     Measurement("memory", 1.0, measure_memory),
+    Measurement(
+        "study-detour",
+        9.0,
+        partial(
+            measure_study,
+            name="well-trained",
+            run="detour",
+            methods=DETOUR,
+            tokens=1_000_000,
+            schedule="wsd decay=0.1",
+        ),
+    ),
     Measurement("profile", 1.0, measure_profile),
 )
 """Most valuable first."""

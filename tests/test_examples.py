@@ -75,7 +75,9 @@ def load(shared, small_model, small_task):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name.split("/")[0] in ("selective", "tapter", "doktra") else name
+        pytest.param(name, marks=pytest.mark.slow)
+        if name.split("/")[0] in ("selective", "tapter", "doktra", "detour")
+        else name
         for name in STUDIES
     ],
 )

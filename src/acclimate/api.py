@@ -89,6 +89,7 @@ from acclimate.models.adapters import share_weights
 from acclimate.models.attention import HeadLayer
 from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens, token_budget_batches
 from acclimate.models.checkpoints import model_files, model_fingerprint
+from acclimate.models.compiling import layers_of
 from acclimate.models.encoding import decode, encode
 from acclimate.models.extensions import DomainAdapters, add_adapters, add_domain_adapters, domain_adapters
 from acclimate.models.extensions import has_adapters, keep_original
@@ -96,6 +97,7 @@ from acclimate.models.families import family_of, language_head, longest_text, pr
 from acclimate.models.gates import PARTS as GATE_PARTS, Part as GatePart, UnitGroup
 from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes, parse_parts
 from acclimate.models.kinds import ModelKind, kind_of, next_tokens
+from acclimate.models.probe import check_reads_left_to_right
 from acclimate.models.loading import check_dropout_masks, dropout_rates, load_language_model, virtual_ids
 from acclimate.models.saving import save_model
 from acclimate.evaluation.lm_loss import Memory as MixedMemory, language_model_loss, mix_logits

@@ -22,7 +22,7 @@ from acclimate.evaluation import lm_loss
 from acclimate.kernels import varlen
 from acclimate.labs.bench.shapes import draw_lengths
 from acclimate.models.batching import padding_policy, training_tokens
-from acclimate.models.encoding import encode
+from acclimate.models.encoding import decode, encode
 from acclimate.models.families import kernels_of
 from acclimate.models.kinds import MASKED
 from acclimate.models.probe import attach
@@ -183,7 +183,7 @@ def test_a_step_of_fine_tuning_waits_once(tiny_bert):
 @each("family", sorted(ENCODERS))
 @pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_attention_without_padding_equals_padded_rows(family, bf16, monkeypatch):
-    """Also for packed rows and head gates; in bf16 to its precision."""
+    """Also for packed rows, head gates and reading from left to right; in bf16 to its precision."""
     text = torch.tensor([[0] * 3 + [1] * 5 + [-1] * 4, [2] * 6 + [3] * 5 + [-1], [4] * 12])
     ids = torch.arange(10, 46).view(3, 12) * (text >= 0)
     model = tiny_model(family).eval()
@@ -191,16 +191,18 @@ def test_attention_without_padding_equals_padded_rows(family, bf16, monkeypatch)
         model.config.sliding_window = model.config.local_attention // 2
     layers = attach(model)
     gates = {"H": torch.rand(len(layers), 3, 4)}
-    expected = encode(model, ids, text, gates)[text >= 0]
+    expected, decoded = encode(model, ids, text, gates)[text >= 0], decode(model, ids, text)[text >= 0]
     with counted(bf16=bf16) as ledger:
         model = to_device(model)
         attach(model)
         ledger.reset()
         with torch.autocast("cuda", enabled=bf16, dtype=torch.bfloat16):
             there = {"H": gates["H"].to("cuda")}
-            found = encode(model, ids.to("cuda"), with_host_copy(text.to("cuda"), text), there).cpu()[text >= 0]
+            inputs = ids.to("cuda"), with_host_copy(text.to("cuda"), text)
+            found = encode(model, *inputs, there).cpu()[text >= 0], decode(model, *inputs).cpu()[text >= 0]
     assert set(ledger.attention) <= ({"varlen"} if bf16 or family != "modernbert" else {"varlen", "mask"})
-    torch.testing.assert_close(found.float(), expected, atol=0.05 if bf16 else 1e-5, rtol=0.05 if bf16 else 1e-4)
+    for states, those in zip(found, (expected, decoded), strict=True):
+        torch.testing.assert_close(states.float(), those, atol=0.05 if bf16 else 1e-5, rtol=0.05 if bf16 else 1e-4)
 
 
 @each("family", ["llama", "gpt2", "qwen3", "mistral", "gemma2"])

@@ -236,7 +236,11 @@ def _open_run(options: AdaptOptions) -> Run:
         precision=choose_precision(options.precision, default_device()),
         out=follow_link(options.out),
         learning_rate=method.learning_rate if options.learning_rate is None else options.learning_rate,
-        schedule=read_schedule(options.schedule, options.warmup, options.average_last is not None),
+        schedule=read_schedule(
+            method.schedule if options.schedule is None else options.schedule,
+            options.warmup,
+            options.average_last is not None,
+        ),
     )
     run.features = _find_features(run)
     run.config = _identify(run)
@@ -362,7 +366,7 @@ def _read(run: Run) -> None:
 def _build(run: Run) -> tuple[StepDataset, list[CallbackFactory]]:
     """Prepare the method, and build what trains: the engine, its data and the callbacks."""
     options, loaded, method = run.options, run.loaded, run.method
-    run.context = replace(run.context, tokenizer=loaded.tokenizer, rows=run.rows, sources=run.sources)
+    run.context = replace(run.context, tokenizer=loaded.tokenizer, rows=run.rows, sources=run.sources, steps=run.steps)
     method.prepare(run.context)
     rule = method.update_rule()
     if options.weights == "bf16":

@@ -63,9 +63,9 @@ def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed
             for step in steps:
                 batches = [batch.to(device) for batch in step]
                 texts = sum(batch.texts for batch in batches)
+                terms = engine.step(batches, backward=False)
                 items = {term.name: sum(int(term.count(batch)) for batch in batches) for term in engine.additive}
                 items |= {term.name: texts for term in engine.over_batch}
-                terms = engine.step(batches, backward=False)
                 for name, count in items.items():
                     part = in_full(terms[name]) * count
                     totals[name] = totals[name] + part if name in totals else part
@@ -267,6 +267,11 @@ class HeldOut(Feature):
 
     def __init__(self, run: Run) -> None:
         self.text = HeldOutText.of(run.options)
+        if self.text.patience is not None and run.method.without_patience:
+            raise UserError(
+                f"Method '{run.method.name}' does not end early: {run.method.without_patience}. Remove 'patience'; "
+                "keep_best keeps the best model."
+            )
         run.named_texts = {"held-out text": self.text.corpus}
 
     def identity(self) -> dict[str, Any]:

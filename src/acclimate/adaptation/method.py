@@ -162,6 +162,8 @@ class AdaptContext:
         preparation: What a method recorded before training, by the name of the JSON file to write into the model
             folder.
         carried: What earlier adaptations left next to the model, and what this one leaves.
+        steps: Optimizer steps of the training, or a limit far above them if its time is limited; 0 before they are
+            known.
     """
 
     model: PreTrainedModel
@@ -179,6 +181,7 @@ class AdaptContext:
     sources: Sequence[str] = ("domain",)
     preparation: dict[str, Any] = field(default_factory=dict)
     carried: Carried = field(default_factory=Carried)
+    steps: int = 0
 
     @property
     def device(self) -> torch.device:
@@ -326,6 +329,13 @@ class Method(Part):
     """True for a method that needs a labelled task as ``run.task``."""
     without_adapter: ClassVar[str] = ""
     """Why the method cannot train a low-rank adapter instead of the weights; empty if it can."""
+    without_patience: ClassVar[str] = ""
+    """Why a held-out loss that does not fall is no reason to end the training; empty if it is one."""
+
+    @property
+    def schedule(self) -> str:
+        """The default schedule of the learning rate."""
+        return "linear"
 
     @property
     def virtual_tokens(self) -> int:

@@ -109,9 +109,10 @@ MaxGradientNorm = Annotated[
 ]
 Warmup = Annotated[Share, Option("Share of the training over which the learning rate rises.")]
 Schedule = Annotated[
-    PartLike,
+    PartLike | None,
     Option(
         "Learning rate after the warm-up: linear, cosine, constant or wsd, or 'wsd decay=0.2'.",
+        default="the method's, usually linear",
         more="``linear`` and ``cosine`` fall to zero over the rest of the training, ``wsd`` is constant and falls "
         "linearly over the share ``decay`` at the end. See :class:`acclimate.engine.schedules.Schedule`.",
     ),
@@ -196,7 +197,7 @@ class TrainingOptions(TextOptions):
     weight_decay: WeightDecay = 0.0
     max_gradient_norm: MaxGradientNorm = 1.0
     warmup: Warmup = 0.1
-    schedule: Schedule = "linear"
+    schedule: Schedule = None
     average_last: AverageLast = None
     dropout: Annotated[
         Share | None,

@@ -36,11 +36,11 @@ class SourceLedger:
         """Begin a step."""
         self.step = torch.zeros(2, self.sources, device=device)
 
-    def add(self, batch: Batch, losses: Tensor) -> None:
-        """Add the losses of the labelled positions of a micro-batch (positions,)."""
+    def add(self, batch: Batch, losses: Tensor, places: Tensor) -> None:
+        """Add the losses at some positions of the flattened rows of a micro-batch, both (positions,)."""
         if batch.source is None:
             return
-        source = batch.source[batch.text.flatten()[batch.chosen[: batch.labelled]]]
+        source = batch.source[batch.text.flatten()[places]]
         each = torch.arange(self.sources, device=source.device)
         # Sums of products are the same in every run, unlike index_add, and autocast leaves them in float32.
         chosen = (source[:, None] == each).float()

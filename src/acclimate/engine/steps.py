@@ -80,6 +80,9 @@ class Engine:
         views = {view: view if alone else view.unmasked for term in objectives for view in term.views}
         self.views = tuple(dict.fromkeys(views.values()))
         self.duplicates = {view: same for view, same in views.items() if view != same}
+        self._terms_of = {
+            view: [term for term in objectives if view in {views[own] for own in term.views}] for view in self.views
+        }
         self.embeddings = any(term.embeddings for term in objectives)
         self.ledger: SourceLedger | None = None
         """Records the language-model loss of each source in steps with gradients; None if there is one source."""
@@ -157,7 +160,7 @@ class Engine:
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
         for found in (hidden, embedded, chosen):
             found.update({view: found[same] for view, same in self.duplicates.items() if same in found})
-        return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows, self.progress)
+        return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
         """Compute all terms over the step and add their gradients to the parameters.
@@ -170,6 +173,8 @@ class Engine:
             Each term by name (unweighted means over the whole step, detached), and their weighted sum as ``"loss"``;
             the same in all processes.
         """
+        for term in (*self.additive, *self.over_batch):
+            term.progress = self.progress if backward else 1.0
         counts = self._counts(batches)
         terms: Terms = {}
         self._recorded = ledger = self.ledger if backward else None
@@ -257,12 +262,13 @@ class Engine:
         return self.group.least(sum(tokens <= self.graph_tokens for tokens in read))
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
-        """Read all views of a micro-batch; also return what the terms over all texts need of it, by name.
+        """Read the views of a micro-batch; also return what the terms over all texts need of it, by name.
 
-        All views are read, not only the views of these terms, so that a second pass draws the same dropout masks.
+        All views of the step are read, not only theirs, so that a second pass draws the same dropout masks.
         """
         with torch.set_grad_enabled(grad), autocast(self.precision, batch.masked.device):
-            outputs = self.read(batch, self.views)
+            views = [view for view, terms in self._terms_of.items() if any(term.reads_views for term in terms)]
+            outputs = self.read(batch, views)
             return outputs, {term.name: term.represent(outputs) for term in self.over_batch}
 
     def _batch_term_gradients(
@@ -289,7 +295,7 @@ class Engine:
         for term in self.additive:
             losses = term.token_losses(outputs) if ledger else None
             if ledger and losses is not None:
-                ledger.add(outputs.batch, losses)
+                ledger.add(outputs.batch, losses, term.loss_places(outputs.batch))
                 ledger = None  # a second language-model loss belongs to another view
             value = (term.total(outputs) if losses is None else losses.sum()) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()

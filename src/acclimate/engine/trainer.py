@@ -299,9 +299,10 @@ class StepTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Append the mean of each term since the last line to ``log.jsonl``, and pass all of it to the trackers."""
         if self._recent:
-            self.last_terms = {
-                name: sum(terms[name] for terms in self._recent) / len(self._recent) for name in self._recent[0]
-            }
+            found: dict[str, list[float]] = {}
+            for name, value in (item for terms in self._recent for item in terms.items()):
+                found.setdefault(name, []).append(value)  # a term may be part of some steps only
+            self.last_terms = {name: sum(values) / len(values) for name, values in found.items()}
             self._recent = []
             terms = {name: value for name, value in self.last_terms.items() if name != "loss"}
             epoch = {"epoch": round(self.state.epoch or 0.0, 3)} if self.data.epoch_steps else {}

@@ -46,6 +46,7 @@ def _gated_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    earlier_only: bool = False,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Multi-head attention whose context vectors are multiplied by gates (DGA, Eq. 5).
@@ -73,6 +74,8 @@ def _gated_attention(
             it, since masks contain it.
         softcap: Bound on the scores (Gemma 2).
         s_aux: Attention sinks (heads,): the score of an additional key that has no value (gpt-oss).
+        earlier_only: Whether an encoder reads from left to right. Only attention without padding reads it, since masks
+            contain it.
 
     Returns:
         The context vectors (rows, tokens, heads, head width), and None instead of the attention weights.
@@ -82,7 +85,7 @@ def _gated_attention(
     if softcap is not None or s_aux is not None:
         context_vectors = partial(_capped, softcap, s_aux)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    causal, mask = bool(getattr(module, "is_causal", False)), attention_mask
+    causal, mask = earlier_only or bool(getattr(module, "is_causal", False)), attention_mask
     varlen = unpadded is not None and unpadded.varlen
     if unpadded is not None and varlen and context_vectors is _sdpa:
         query, key, value = _same_type(query, key, value)

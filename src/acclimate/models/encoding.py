@@ -167,23 +167,31 @@ def decode(model: PreTrainedModel, ids: Tensor, text: Tensor, **arguments: Any) 
     """Return the last hidden states of an encoder that reads from left to right, as a decoder does.
 
     Args:
-        model: As for :func:`encode`.
+        model: As for :func:`encode`; :func:`acclimate.models.probe.check_reads_left_to_right` says whether it can.
         ids: As for :func:`encode`.
-        text: As for :func:`encode`.
-        arguments: Further arguments of its layers.
+        text: As for :func:`encode`; an architecture with its own attention has one text per row.
+        arguments: Further arguments of its layers, which then get padded rows.
 
     Returns:
         (rows, tokens, width), each state a function of the same text up to its token. Undefined at padding.
     """
-    earlier = torch.ones(2 * text.shape[1:], dtype=torch.bool, device=text.device).tril()
-    options = {
-        "input_ids": ids,
-        "attention_mask": None,  # the mask below also separates padding, see `_forward`
-        "position_ids": _position_ids(model, ids, text),
-        "block_mask": ((text[:, :, None] == text[:, None, :]) & earlier).unsqueeze(1),
-    }
-    states: Tensor = model.base_model(**options, **arguments, **_without_cache(model)).last_hidden_state
-    return states
+    if not uses_gated_attention(model):
+        unseen = ~_sees(text, earlier_only=True)
+        mask = torch.zeros(unseen.shape, dtype=model.dtype, device=ids.device)
+        mask.masked_fill_(unseen, torch.finfo(model.dtype).min)  # architectures add it to the scores
+        own: Tensor = model.base_model(input_ids=ids, attention_mask=mask, **_without_cache(model)).last_hidden_state
+        return own
+    host = host_copy(text)
+    unpadded = None if arguments else _unpadding(model, host)
+    output = _forward(model, ids, text, None, unpadded, host, earlier_only=True, **arguments)
+    states: Tensor = output.last_hidden_state
+    return states if unpadded is None else unpadded.add_padding(states)
+
+
+def _sees(text: Tensor, earlier_only: bool = False) -> Tensor:
+    """Return where a query may attend to a key, within its text: (rows, 1, tokens, tokens), boolean."""
+    same = text[:, :, None] == text[:, None, :]
+    return (same.tril() if earlier_only else same).unsqueeze(1)
 
 
 def encode_tree(model: PreTrainedModel, ids: Tensor, depth: Tensor, end: Tensor) -> Tensor:
@@ -285,36 +293,39 @@ def _forward(
     unpadded: Unpadded | None,
     host: Tensor,
     segments: Tensor | None = None,
-    **outputs: bool,
+    earlier_only: bool = False,
+    **arguments: Any,
 ) -> Any:
-    """Run the encoder; ``outputs`` are flags such as ``output_hidden_states``. Padding is not added again."""
+    """Run the encoder; ``arguments`` are such as ``output_hidden_states``. Padding is not added again."""
     if _reads_apart(model, host):
-        return _forward_unpadded_rows(model, ids, text, host, segments, **outputs)
+        return _forward_unpadded_rows(model, ids, text, host, segments, earlier_only=earlier_only, **arguments)
     if rotary_switch(model) is not None:
         reset_rotary(model)
     full = bool((host >= 0).all())
     packed = bool(((host[:, 1:] != host[:, :-1]) & (host[:, 1:] >= 0)).any())
-    needs_block_mask = packed and (unpadded is None or not unpadded.varlen)
+    divided = packed or earlier_only
     options: dict[str, Any] = {}
     inputs = {"input_ids": ids} if segments is None else {"input_ids": ids, "token_type_ids": segments}
-    if needs_block_mask:
-        options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
+    if divided and (unpadded is None or not unpadded.varlen):
+        options["block_mask"] = _sees(text, earlier_only)
+    elif earlier_only:
+        options["earlier_only"] = True
     if unpadded is not None:
         options |= unpadded_inputs(model, text, unpadded, **inputs)
     else:
         # The block mask alone separates padding from texts, and lets padding attend to itself. With both masks, a
         # query at padding would attend to nothing, and some accelerator kernels then return NaN, also for the
         # gradients of its row.
-        options |= {**inputs, "attention_mask": torch.ones_like(ids) if packed else (text >= 0).long()}
-        if full and not packed and kernels_of(model).varlen_attention:
+        options |= {**inputs, "attention_mask": torch.ones_like(ids) if divided else (text >= 0).long()}
+        if earlier_only or (full and not packed and kernels_of(model).varlen_attention):
             options["attention_mask"] = None  # a model would look into a mask of ones
-        if packed:
+        if divided:
             options["position_ids"] = _position_ids(model, ids, text)
     others = dict(gates or {})
     if "H" in others:
         options["head_gates"] = others.pop("H")
     with use_gates(model, others) if others else nullcontext():
-        return model.base_model(**options, **outputs, **_without_cache(model))
+        return model.base_model(**options, **arguments, **_without_cache(model))
 
 
 def _reads_apart(model: PreTrainedModel, host: Tensor) -> bool:
@@ -332,7 +343,7 @@ def _without_cache(model: PreTrainedModel) -> dict[str, bool]:
 
 
 def _forward_unpadded_rows(
-    model: PreTrainedModel, ids: Tensor, text: Tensor, host: Tensor, segments: Tensor | None, **outputs: bool
+    model: PreTrainedModel, ids: Tensor, text: Tensor, host: Tensor, segments: Tensor | None, **arguments: Any
 ) -> Any:
     """Run the base model once per length of the rows, for a model whose outputs depend on padding or longer texts."""
     lengths = (host >= 0).sum(1)
@@ -343,7 +354,7 @@ def _forward_unpadded_rows(
         here = copy_to(rows, ids.device)
         kinds = None if segments is None else segments[here, :length]
         shorter, own = ids[here, :length], text[here, :length]
-        parts.append(_forward(model, shorter, own, None, None, host[rows, :length], kinds, **outputs))
+        parts.append(_forward(model, shorter, own, None, None, host[rows, :length], kinds, **arguments))
     back = copy_to(torch.cat(order).argsort(), ids.device)
 
     def joined(states: Iterable[Tensor]) -> Tensor:

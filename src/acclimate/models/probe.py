@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from acclimate.base.device import fp32_products
 from acclimate.base.errors import UserError, first_line, warn_once
 from acclimate.models.attention import ALTERNATIVES, HeadLayer, split_heads, use_attention, uses_gated_attention
-from acclimate.models.encoding import encode, reads_pairs, shift_right
+from acclimate.models.encoding import decode, encode, reads_pairs, shift_right
 from acclimate.models.families import (
     KERNELS_ATTRIBUTE,
     PROBE_ATTRIBUTE,
@@ -25,6 +25,7 @@ from acclimate.models.families import (
     kernels_of,
     language_head,
     longest_text,
+    probe_of,
     use_kernels,
 )
 from acclimate.models.kinds import find_kind
@@ -82,6 +83,33 @@ def attach(model: PreTrainedModel, sharded: bool = False) -> list[HeadLayer]:
     if found := probe.obstacles.get("padding"):
         warn_once(f"{type(model).__name__}: {found}, so texts of different lengths are read one length at a time.")
     return split_heads(model, calls) if "gates" not in probe.obstacles else []
+
+
+def check_reads_left_to_right(model: PreTrainedModel) -> None:
+    """Check, by reading a few tokens, that an encoder can read from left to right (:func:`decode`).
+
+    Args:
+        model: A model that :func:`attach` has prepared.
+
+    Raises:
+        UserError: If a state depends on later tokens, or the architecture does not take such a mask.
+    """
+    probe, reader, training = probe_of(model), _Reader(model, ""), model.training
+    model.eval()
+    try:
+        with torch.no_grad(), fp32_products("highest"):
+            texts = (reader.first, torch.cat([reader.first[:PREFIX], reader.second]))
+            whole, other = (decode(model, ids[None], torch.zeros_like(ids)[None])[0, :PREFIX] for ids in texts)
+        why = "" if reader._same("earlier tokens only", other, whole) else "a token sees later ones"
+    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, NotImplementedError) as error:
+        why = first_line(error)
+    finally:
+        model.train(training)
+    if why := why or (probe.obstacles.get("padding", "") if probe else ""):
+        raise UserError(
+            f"{type(model).__name__} cannot read from left to right: {why}. Use a model of another architecture, such "
+            "as BERT, RoBERTa or ModernBERT."
+        )
 
 
 class _Reader:

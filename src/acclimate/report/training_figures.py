@@ -118,7 +118,7 @@ def _curve_panels(runs: Sequence[AdaptationRow]) -> list[tuple[str | None, str |
 
 def _common_term(runs: Sequence[AdaptationRow]) -> str:
     """Return the loss term that all runs share, since totals of different methods are not comparable."""
-    shared = set.intersection(*({*point.terms} for run in runs for point in run.curve))
+    shared = set.intersection(*(set(_terms(run)) for run in runs))
     return next((term for term in loss_terms() if term in shared), min(shared) if shared else "loss")
 
 

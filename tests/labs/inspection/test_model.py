@@ -120,7 +120,7 @@ def test_methods_are_listed_if_they_run_and_refused_before_any_work_if_not(kind,
     for name in sorted(of_kind & ({"dga", "adapter", "tsdae", "lm"} if quick else of_kind)):
         works.clear()
         try:
-            run(folder, name, tmp_path / name, steps=1, head_tokens=40)
+            run(folder, name, tmp_path / name, steps=3, head_tokens=40)
             assert name in report["methods"]
         except UserError as error:
             assert report["refused"].get(name) == str(error) and not works, name

@@ -27,7 +27,7 @@ def states_of(batch):
     drawn = random_states(batch, WIDTH, seed=1, text=batch.rewritten[DRAW].text)
     own = random_states(batch, WIDTH, seed=2)
     hidden = {EXAMPLE: spread(drawn, batch, batch.rewritten[DRAW].text), ORIGINAL: spread(own, batch)}
-    return drawn, own, Outputs(hidden, batch, {}, progress=0.3)
+    return drawn, own, Outputs(hidden, batch, {})
 
 
 def mean(states):

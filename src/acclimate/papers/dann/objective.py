@@ -67,6 +67,6 @@ class DomainAdversary(Objective):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
         drawn, own = (outputs.pooled(view) for view in self.views)
-        vectors = reverse_gradient(torch.cat((drawn, own)), reversal_factor(outputs.progress, self.rate))
+        vectors = reverse_gradient(torch.cat((drawn, own)), reversal_factor(self.progress, self.rate))
         labels = torch.arange(2, device=vectors.device).repeat_interleave(len(own))
         return nn.functional.cross_entropy(self.classifier(vectors).float(), labels, reduction="sum")

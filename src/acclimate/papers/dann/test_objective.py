@@ -19,6 +19,7 @@ def test_the_adversary_learns_and_the_encoder_unlearns():
     classifier = nn.Linear(WIDTH, 2)
     batch = padded(rewritings=(DRAW,))
     term = DomainAdversary(DRAW, classifier)
+    term.progress = 0.3
     drawn, own, out = states_of(batch)
     slow = 0.0
     for label, domain in enumerate((drawn, own)):

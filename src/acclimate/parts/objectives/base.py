@@ -244,7 +244,6 @@ class Outputs:
         embedded: dict[View, Tensor] | None = None,
         chosen: dict[View, Tensor] | None = None,
         logit_rows: int | None = None,
-        progress: float = 0.0,
     ) -> None:
         """Store the outputs.
 
@@ -255,10 +254,9 @@ class Outputs:
             embedded: Input of the first layer by view, (rows, tokens, width).
             chosen: For views that are not in ``hidden``: the states at :attr:`Batch.chosen` only, (positions, width).
             logit_rows: Positions whose logits :meth:`map_logits` holds at a time; None for all.
-            progress: Share of the training that came before the step, from 0 to 1, for terms with a schedule.
         """
         self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
-        self._chosen, self._logit_rows, self.progress = chosen or {}, logit_rows, progress
+        self._chosen, self._logit_rows = chosen or {}, logit_rows
         # What a term computes without gradients, as a target, must not be read by others as their own.
         self._pooled: dict[tuple[View, PoolingHead | None, bool], Tensor] = {}
         self._logits: dict[tuple[View, bool], Tensor] = {}
@@ -371,6 +369,9 @@ class LossTerm(ABC):
         readings: How many times the term itself runs the student on the texts, besides its views.
         chosen_only: Whether it needs no more of its views than :meth:`Outputs.map_logits` or
             :meth:`Outputs.masked_logits`. Then a part of the last layer is skipped, unless another term needs it.
+        progress: Share of the training that came before the step, from 0 to 1, and 1 where text is only measured, for
+            terms with a schedule; the engine sets it.
+        reads_views: Whether it reads its views in this step; a view that no term reads is not computed.
     """
 
     name: str
@@ -379,6 +380,12 @@ class LossTerm(ABC):
     embeddings: bool = False
     readings: int = 0
     chosen_only: bool = False
+    progress: float = 0.0
+
+    @property
+    def reads_views(self) -> bool:
+        """See above; by default always."""
+        return True
 
     def for_kind(self, kind: ModelKind) -> Self:
         """Return the term for a kind of language model; by default the same for all kinds."""
@@ -397,8 +404,12 @@ class Objective(LossTerm):
         """Return the sum over those items, a scalar; 0 with a graph if there are none."""
 
     def token_losses(self, outputs: Outputs) -> Tensor | None:
-        """Return the loss of each labelled position, in row order, if the total is their sum; by default None."""
+        """Return the loss of each predicted token, in row order, if the total is their sum; by default None."""
         return None
+
+    def loss_places(self, batch: Batch) -> Tensor:
+        """Return the indices in the flattened rows of :meth:`token_losses`; by default the labelled positions."""
+        return batch.chosen[: batch.labelled]
 
 
 class LanguageModelling(Objective):

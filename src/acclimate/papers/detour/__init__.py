@@ -1,0 +1,1 @@
+"""The causal detour of continued pre-training (Touchent and de la Clergerie, 2026)."""
