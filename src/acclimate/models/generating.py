@@ -109,7 +109,7 @@ def write_texts(
     paired = reads_pairs(model)
     if (max(longest, most) if paired else longest + most) > (limit := longest_text(model) or math.inf):
         raise UserError(
-            f"A question of {longest:,} tokens and an answer of {most:,} do not fit into the {limit:,} "
+            f"A prompt of {longest:,} tokens and an answer of {most:,} do not fit into the {limit:,} "
             f"positions of '{tokenizer.name_or_path}'; give a smaller {flag}."
         )
     ends = model.generation_config.eos_token_id if model.generation_config else None

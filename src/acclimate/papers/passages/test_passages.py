@@ -137,7 +137,9 @@ def test_a_model_writes_passages_that_depend_on_the_prompt_and_the_seed(tiny_lla
     more, notes = written(entities=3)
     assert more[:6] == texts and (notes["calls"], notes["from_cache"]) == (1, 2)
     assert written(seed=1)[0] != texts
-    with pytest.raises(UserError, match=r"^'.*' reads at most 128 tokens, .* give a smaller length"):
+    with pytest.raises(
+        UserError, match=r"^A prompt of .* do not fit into the 128 positions of '.*'; give a smaller length"
+    ):
         written(length=128)
 
 
