@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import types
+from dataclasses import replace
 
 import pytest
 import typer
@@ -17,6 +18,7 @@ from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.parts.masking import base as masking
 from acclimate.study import pricing
+from acclimate.tasks.kinds.retrieval.model import RetrievalLearner
 from tests.cases import each
 from tests.docs.blocks import ROOT, SHELLS, Runner, blocks, commands, pages, papers, run_page
 from tests.study_files import skip_if_parts_are_missing
@@ -31,7 +33,13 @@ TO_COPY = sorted((ROOT / "src" / "acclimate" / "study" / "recipes").glob("*.yaml
 
 @pytest.fixture(autouse=True)
 def _two_steps(monkeypatch):
-    """Limit every adaptation to two steps, whatever the options say; tasks are small enough for all epochs."""
+    """Limit every adaptation to two steps, whatever the options say; tasks are small enough for all epochs.
+
+    Vectors are cut to what the tiny models have.
+    """
+    configure = RetrievalLearner.configure
+    cut = lambda options: replace(options, dimensions=tuple(size // 32 for size in options.dimensions))  # noqa: E731
+    monkeypatch.setattr(RetrievalLearner, "configure", lambda self, options: configure(self, cut(options)))
     resolve, plan = inputs.Budget.resolve, mixture.Mixture.plan
     monkeypatch.setattr(inputs.Budget, "resolve", lambda *given, **named: min(STEPS, resolve(*given, **named)))
     monkeypatch.setattr(mixture.Mixture, "plan", lambda *given, **named: min(STEPS, plan(*given, **named)))

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from acclimate.base.errors import UserError
@@ -31,9 +31,18 @@ from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import ResolvedOptions, item_texts
 from acclimate.tasks.kinds.retrieval import encoder as encoder_module
-from acclimate.tasks.kinds.retrieval.data import RetrievalTask
-from acclimate.tasks.kinds.retrieval.encoder import EncoderTraining, PairEngine, PairSteps, load_bi_encoder
-from acclimate.tasks.kinds.retrieval.model import mine_negatives
+from acclimate.tasks.kinds.retrieval.data import Passage, Query, RetrievalTask
+from acclimate.tasks.kinds.retrieval.encoder import (
+    BiEncoder,
+    EncoderTraining,
+    MatryoshkaLoss,
+    PairEngine,
+    PairSteps,
+    load_bi_encoder,
+)
+from acclimate.tasks.kinds.retrieval.model import load_reranking, mine_negatives
+from acclimate.tasks.kinds.retrieval.reranker import QueryPair, load_reranker
+from acclimate.tasks.kinds.retrieval.sets import SearchSets
 from acclimate.tasks.prediction import predict
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each
@@ -309,7 +318,7 @@ def test_training_improves_the_ranking_and_the_folder_gives_the_same(kind, selec
     assert before["difference"]["difference"] == pytest.approx(result.metrics["ndcg@10"] - before["ndcg@10"])
     assert f"before training {before['ndcg@10']:.4f} (this model +" in "".join(result.describe()), "with an interval"
     assert result.kind == "retrieval" and result.steps and result.metrics["references"]["bm25"]["ndcg@10"] > 0.3
-    loaded, kept = sentence_transformers.SentenceTransformer(str(out)), result.metrics["similarity"]
+    loaded, kept = sentence_transformers.SentenceTransformer(str(out)), result.metrics["similarity"][0]
     general = find_task_kind(load_task(pairs)).sentence_pairs(load_task(pairs))
     assert (kept["metric"], kept["pairs"]) == ("spearman", 30)
     assert kept["after"] == pytest.approx(general.score(general.measure(loaded))["spearman"], abs=1e-6)
@@ -366,9 +375,11 @@ def test_what_does_not_apply_is_an_error(beir, tiny_bert, tmp_path, monkeypatch)
 
 def test_on_the_command_line(beir, tiny_bert):
     options = ["--model", str(tiny_bert), "--task", str(beir), "--epochs", "0", "--max-length", "24"]
+    options += ["--dimensions", "16,8"]
     run = CliRunner().invoke(app, ["finetune", *options])
     assert run.exit_code == 0, run.output
-    assert run.output.count("bm25") == 1 and "ndcg@10" in run.output and "One seed" not in run.output
+    assert run.output.count("bm25") == run.output.count("16 dimensions") == run.output.count("8 dimensions") == 1
+    assert "ndcg@10" in run.output and "One seed" not in run.output
 
 
 def test_in_a_study(beir, tiny_bert, tmp_path):
@@ -401,7 +412,12 @@ def test_timing_reads_few_documents_and_counts_all(beir):
     kind = find_task_kind(task)
     small = kind.shrink(limit_splits(task, train=4, dev=2, test=2))
     wanted = {passage.id for query in (*small.train, *small.dev, *small.test) for passage in query.relevant}
-    assert set(small.documents) == wanted and kind.shared_items(small) == len(wanted) < kind.shared_items(task) == 30
+    assert (
+        set(small.documents) == wanted
+        and kind.read_items(small, {}) == (1, len(wanted))
+        and kind.read_items(task, {}) == (1, 30)
+    )
+    assert kind.read_items(task, {"rerank": True}) == (30, 0)
 
 
 def test_a_decoder_is_read_at_its_last_token(tmp_path):
@@ -609,3 +625,212 @@ def test_no_step_has_a_text_twice_and_each_row_is_read_once_at_most(pairs, size)
     data = PairSteps(training(None, rows, size, distinct=False), 1)
     every = [data.indices(step) for step in range(data.epoch_steps)]
     assert sorted(place for step in every for place in step) == list(range(len(rows)))
+
+
+def test_the_loss_at_several_dimensions_is_that_of_sentence_transformers(tiny_bert):
+    head, chance = load_bi_encoder(tiny_bert, 24), random.Random(0)
+    losses, head.model = sentence_transformers.sentence_transformer.losses, head.model.eval()
+    rows = [(query_of(topic, chance), f"the {topic} of it", f"no {topic}", chance.random()) for topic in TOPICS[:9]]
+    *columns, margins = zip(*rows, strict=True)
+    given = [head.model.preprocess(list(texts)) for texts in columns]
+    for name, labels in (("MultipleNegativesRankingLoss", None), ("MarginMSELoss", torch.tensor(margins))):
+        theirs = losses.MatryoshkaLoss(head.model, pair_loss(name, head.model), [32, 16, 5])(given, labels)
+        embedded = [head.model(dict(features))["sentence_embedding"] for features in given]
+        ours = MatryoshkaLoss(pair_loss(name, head.model), (5, 32, 16))
+        found = ours.compute_loss_from_embeddings(embedded, labels)
+        assert float(found) == pytest.approx(float(theirs), rel=1e-6)
+        gradients = []
+        for value in (found, theirs):
+            head.model.zero_grad()
+            value.backward()
+            every = [one.grad.flatten() for one in head.model.parameters() if one.grad is not None]
+            gradients.append(torch.cat(every))
+        torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
+
+
+def test_cut_vectors_are_measured_and_those_of_the_saved_folder(beir, tiny_bert, tmp_path):
+    task = load_task(beir)
+    task = dataclasses.replace(task, test=task.train)
+    options = {**QUICK, "epochs": 4, "learning_rate": 3e-3, "batch_size": 8, "dimensions": "16,4"}
+    usual = finetune(tiny_bert, task, **options)
+    result = finetune(tiny_bert, task, out=tmp_path / "out", matryoshka=True, **options)
+    assert result.steps == usual.steps and result.metrics["ndcg@10"] != usual.metrics["ndcg@10"]
+    lost = [found.metrics["references"]["4 dimensions"]["difference"]["difference"] for found in (usual, result)]
+    assert lost[0] > lost[1] > 0 and list(result.metrics["references"])[2:] == ["16 dimensions", "4 dimensions"]
+    gold = [{passage.id: passage.grade for passage in query.relevant} for query in task.test]
+    for size in (16, 4):
+        encoder = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), truncate_dim=size)
+        assert encoder.encode("a").shape == (size,)
+        ranked, _ = BiEncoder(encoder).rank(dict(task.documents), [query.text for query in task.test])
+        found = result.metrics["references"][f"{size} dimensions"]
+        assert found["ndcg@10"] == pytest.approx(retrieval_metrics(gold, ranked)["ndcg@10"])
+        assert {"low", "high"} <= found["difference"].keys() and f"{size} dimensions" in "".join(result.describe())
+    with pytest.raises(UserError, match="have 32 dimensions; give fewer than 32"):
+        finetune(tiny_bert, task, **{**options, "dimensions": [32, 8]})
+    with pytest.raises(UserError, match="'matryoshka' trains at several 'dimensions': give them"):
+        finetune(tiny_bert, task, matryoshka=True, **QUICK)
+    with pytest.raises(UserError, match="'dimensions' is for retrieval models, which 'task' does not train"):
+        finetune(tiny_bert, [{"text": f"t {n}", "label": n % 2} for n in range(20)], dimensions=8, **QUICK)
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory):
+    """A reranker of what BM25 finds, its folder, and its task: of two documents on a topic, one is good."""
+    folder = tmp_path_factory.mktemp("reranker")
+    rows = [{"query": f"which {topic} ?", "passage": f"the {topic} was good ."} for topic in TOPICS[:15]]
+    task = load_task({"train": rows, "test": rows}, task_kind="retrieval")
+    others = {f"n{number}": f"the {topic} was bad ." for number, topic in enumerate(TOPICS[:15])}
+    task = dataclasses.replace(task, documents={**others, **task.documents})
+    options = {**QUICK, "epochs": 16, "learning_rate": 3e-3, "batch_size": 8}
+    result = finetune(save_tiny("bert", folder / "model"), task, out=folder / "out", rerank=True, **options)
+    return result, folder / "out", task
+
+
+def test_a_reranker_improves_what_its_first_stage_finds(reranker, tmp_path):
+    result, out, task = reranker
+    (bm25,) = result.metrics["references"].values()
+    assert result.metrics["ndcg@10"] > bm25["ndcg@10"] + 0.1 and bm25["difference"]["low"] > 0
+    load_bi_encoder(out.parent / "model", 24).save(tmp_path / "first")
+    options = {**QUICK, "epochs": 0, "rerank": True}
+    assert finetune(out, task, **options).predicted == result.predicted
+    result = finetune(out, task, first_stage=tmp_path / "first", out=tmp_path / "again", **options)
+    assert set(result.metrics["references"]) == {"bm25", "first stage"}
+    out = tmp_path / "again"
+    model = sentence_transformers.CrossEncoder(str(out))
+    for query, ranked, scores in zip(task.test[:3], result.predicted, result.probabilities, strict=False):
+        texts = [(query.text, task.documents[key]) for key in ranked]
+        theirs = model.predict(texts, activation_fn=torch.nn.Identity())
+        assert np.allclose(theirs, scores, atol=2e-5) and len(ranked) == 30
+    assert "CrossEncoder('again')" in (out / "README.md").read_text()
+    assert "pipeline_tag: text-ranking" in (out / "README.md").read_text()
+    passages = [{"_id": key, "text": text} for key, text in task.documents.items()]
+    rows = [{"query": query.text} for query in task.test]
+    found = predict(out, rows, None, passages=passages, text_column="query", progress=False).rows
+    assert [[one["id"] for one in row["ranking"]] for row in found] == [ranked[:10] for ranked in result.predicted]
+    pairs = [{"query": query.text, "passage": query.relevant[0].text} for query in task.test[:3]]
+    scores = [row["score"] for row in predict(out, pairs, None, progress=False).rows]
+    theirs = model.predict([(row["query"], row["passage"]) for row in pairs])
+    assert np.allclose(scores, theirs, atol=1e-5)
+
+
+def test_the_loss_of_a_reranker_is_that_of_sentence_transformers(reranker):
+    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+
+    _, out, task = reranker
+    head = load_reranker(out, 24, torch.device("cpu"))
+    pairs = [QueryPair(query.text, text, relevant) for query in task.train[:8]
+             for text, relevant in ((query.relevant[0].text, True), ("the food was bad .", False))]  # fmt: skip
+    ours = head.run(head.model, head.collate(head.features(pairs))).loss
+    columns = [[pair.text for pair in pairs], [pair.text_pair for pair in pairs]]
+    theirs = BinaryCrossEntropyLoss(sentence_transformers.CrossEncoder(str(out)).eval())
+    assert float(ours) == pytest.approx(float(theirs(columns, torch.tensor([p.relevant for p in pairs]))), rel=1e-6)
+
+
+def test_a_reranker_reads_only_what_bm25_finds(beir, tiny_bert):
+    task = load_task(beir)
+    learner = load_reranking(
+        tiny_bert, task, ResolvedOptions(max_length=24, metric="ndcg@10", epochs=1), torch.device("cpu"), None
+    )
+    measured = learner.measure("test", "fp32")
+    found = rank_with_bm25(task.documents, [query.text for query in task.test])
+    assert [set(ranked) for ranked in measured.predicted] == [set(ranked) for ranked in found]
+    assert set(measured.metrics["references"]) == {"bm25"} and learner.head.rerank({"a": "b"}, ["c"], [[]])[0] == [[]]
+    mined = mine_negatives(task.train, task.documents, [[*task.documents]] * 36, 0, 4)
+    assert all(len({*query.negatives} - {query.relevant[0].text}) == 4 for query in mined)
+
+
+@each(("given", "words"), [
+    ({"rerank": True, "epochs": 0}, "is no cross-encoder, so it has to be trained first"),
+    ({"first_stage": "x"}, "'first_stage' finds documents to 'rerank'"),
+    ({"rerank": True, "hard_negatives": "bm25"}, "'hard_negatives' is for dense vectors"),
+    ({"rerank": True, "dimensions": 8}, "'dimensions' is for dense vectors"),
+    ({"rerank": True, "first_stage": "nowhere"}, "nowhere"),
+])  # fmt: skip
+def test_what_a_reranker_cannot_do_is_refused(given, words, beir, tiny_bert):
+    with pytest.raises(UserError, match=words):
+        finetune(tiny_bert, beir, **QUICK, **given)
+
+
+@pytest.fixture
+def sets(tmp_path):
+    """A folder of two sets, of 20 and 10 test queries, each about topics of its own."""
+    for name, first, queries in (("one", 0, 20), ("two", 20, 10)):
+        folder = tmp_path / "nano" / name
+        (folder / "qrels").mkdir(parents=True)
+        topics = [(f"{name}{number}", topic) for number, topic in enumerate(TOPICS[first : first + 10])]
+        rows = [{"_id": key, "text": f"the {topic} and what is in it"} for key, topic in topics]
+        (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        asked = [(f"q{number}", *topics[number % 10]) for number in range(queries)]
+        rows = [{"_id": key, "text": f"a {topic} of day {key}"} for key, _, topic in asked]
+        (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines = ["query-id\tcorpus-id\tscore", *(f"{key}\t{document}\t1" for key, document, _ in asked)]
+        (folder / "qrels" / "test.tsv").write_text("\n".join(lines))
+    (tmp_path / "nano" / "README.md").write_text("two sets")
+    return tmp_path / "nano"
+
+
+def test_a_folder_of_sets_shows_what_training_changes_in_general(sets, beir, tiny_bert, tmp_path):
+    options = {**QUICK, "epochs": 1, "learning_rate": 3e-3, "batch_size": 8, "similarity": sets}
+    result = finetune(tiny_bert, beir, out=tmp_path / "out", **options)
+    whole, *parts = result.metrics["similarity"]
+    assert [(one["name"], one["part_of"], one["pairs"]) for one in parts] == [("one", "nano", 20), ("two", "nano", 10)]
+    assert (whole["name"], whole["metric"], whole["pairs"], "part_of" in whole) == ("nano", "ndcg@10", 30, False)
+    for side, model in (("before", tiny_bert), ("after", tmp_path / "out")):
+        for part in parts:
+            scored = finetune(model, sets / part["name"], epochs=0, **QUICK)
+            assert part[side] == pytest.approx(scored.metrics["ndcg@10"], abs=1e-6)
+        assert whole[side] == pytest.approx(np.mean([part[side] for part in parts]))
+    assert whole["difference"] == pytest.approx(whole["after"] - whole["before"])
+    assert "nDCG@10 of retrieval" in (tmp_path / "out" / "README.md").read_text()
+    (sets / "two" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    with pytest.raises(UserError, match=r"two/qrels' has no test.tsv with a relevant document"):
+        finetune(tiny_bert, beir, **options)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 99))
+def test_each_set_counts_the_same_whatever_its_size(sizes, seed):
+    query = Query("q", "a", (Passage("p", "b"),), group="g")
+    tasks = [dataclasses.replace(RetrievalTask(f"t{number}", [], [query] * size, documents={"p": "b"}))
+             for number, size in enumerate(sizes)]  # fmt: skip
+    pairs, chance = SearchSets.of("all", tasks), np.random.default_rng(seed)
+    before, after = chance.random(sum(sizes)), chance.random(sum(sizes))
+    places = [place for _, place in pairs.parts()] or [slice(0, sum(sizes))]
+    means = [[values[place].mean() for place in places] for values in (before, after)]
+    assert pairs.score(after)["ndcg@10"] == pytest.approx(np.mean(means[1]))
+    assert pairs.compare(before, [after]).difference == pytest.approx(np.mean(means[1]) - np.mean(means[0]))
+    assert max(pairs.groups) + 1 == len(sizes), "a group of one task is not that of another"
+
+
+def test_words_with_weights_rank_as_a_sparse_encoder_of_sentence_transformers(beir, tmp_path):
+    from sentence_transformers.sparse_encoder.evaluation import SparseInformationRetrievalEvaluator
+
+    task, model = load_task(beir), save_tiny("bert", tmp_path / "model")
+    result = finetune(model, task, sparse=True, epochs=0, out=tmp_path / "out", **QUICK)
+    theirs = sentence_transformers.SparseEncoder(str(model))
+    relevant = {query.id: {passage.id for passage in query.relevant} for query in task.test}
+    queries = {query.id: query.text for query in task.test}
+    found = SparseInformationRetrievalEvaluator(queries, dict(task.documents), relevant)(theirs)
+    assert result.metrics["ndcg@10"] == pytest.approx(found["dot_ndcg@10"])
+    loaded = sentence_transformers.SparseEncoder(str(tmp_path / "out"))
+    assert torch.equal(loaded.encode("the food").to_dense(), theirs.encode("the food").to_dense())
+    assert "SparseEncoder('out')" in (tmp_path / "out" / "README.md").read_text()
+    with torch.no_grad():
+        ids = theirs.tokenizer("the food", return_tensors="pt")
+        logits = AutoModelForMaskedLM.from_pretrained(model)(**ids).logits[0]
+    weights = logits.relu().log1p().amax(0)
+    torch.testing.assert_close(loaded.encode("the food").to_dense(), weights, atol=1e-5, rtol=1e-4)
+    passages = [{"_id": key, "text": text} for key, text in task.documents.items()]
+    rows = [{"query": query.text} for query in task.test]
+    ranked = predict(tmp_path / "out", rows, None, passages=passages, text_column="query", progress=False).rows
+    assert [[one["id"] for one in row["ranking"]] for row in ranked] == [ids[:10] for ids in result.predicted]
+    for wrong, words in (
+        ({"epochs": 1, "sparse": True}, "'sparse' measures a model as it is: set epochs to 0"),
+        ({"epochs": 0, "sparse": True, "dimensions": 4}, "'dimensions' is for dense vectors"),
+        ({"epochs": 0}, "is a SparseEncoder, which gives words weights .* add sparse and epochs=0"),
+    ):
+        with pytest.raises(UserError, match=words):
+            finetune(tmp_path / "out", task, **{**QUICK, **wrong})
+    save_tiny("llama", tmp_path / "decoder")
+    with pytest.raises(UserError, match="has no head of a masked language model"):
+        finetune(tmp_path / "decoder", task, sparse=True, epochs=0, **QUICK)

@@ -338,6 +338,11 @@ class Method(Part):
         return "linear"
 
     @property
+    def learns_task(self) -> bool:
+        """Whether it learns the labelled task ``run.task`` with these parameters, which a study then gives it."""
+        return self.needs_task
+
+    @property
     def virtual_tokens(self) -> int:
         """Number of learned vectors appended to every text; see :mod:`acclimate.parts.modules.virtual_tokens`."""
         return 0

@@ -310,9 +310,9 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
             "Pairs of sentences, with or without scores, that a sentence encoder is measured on before and after.",
             DATA,
             default="neighbouring sentences of the held-out text, else of the domain text",
-            more="A file, a folder, rows in memory or a loaded task of similarity or retrieval; ``none`` measures "
-            "nothing. The result is in the manifest and in the card, and a drop whose interval excludes zero is a "
-            "warning.",
+            more="A file, a folder, rows in memory or a loaded task of similarity or retrieval, or a folder of them, "
+            "such as NanoBEIR; ``none`` measures nothing. The result is in the manifest and in the card, "
+            "and a drop whose interval excludes zero is a warning.",
             study=False,
         ),
     ] = None

@@ -11,7 +11,8 @@ from acclimate.adaptation.options import NO_SIMILARITY
 from acclimate.adaptation.run import Feature, Run
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus, subsample_documents
-from acclimate.data.task_kinds import find_task_kind, open_task
+from acclimate.data.reading import default_task_name
+from acclimate.data.task_kinds import TASK_KINDS, find_task_kind, open_task
 from acclimate.evaluation.embeddings import (
     SentencePairs,
     SimilarityChange,
@@ -28,14 +29,19 @@ log = logging.getLogger(__name__)
 
 
 def open_pairs(given: Any) -> SentencePairs:
-    """Return the pairs of sentences of a task, in any of its forms.
+    """Return the pairs of sentences of a task, in any of its forms, or of a folder of retrieval tasks.
 
     Raises:
         UserError: If the task cannot be read or has no pairs, or ``sentence-transformers`` is not installed.
     """
     import_sentence_transformers()
+    pairs: SentencePairs | None
+    if isinstance(given, str | Path) and (folder := Path(given).expanduser()).is_dir():
+        for name in TASK_KINDS.names():
+            if (pairs := TASK_KINDS.lookup(name)().read_general(folder, default_task_name(folder))) is not None:
+                return pairs
     task = open_task(given)
-    pairs: SentencePairs | None = find_task_kind(task).sentence_pairs(task)
+    pairs = find_task_kind(task).sentence_pairs(task)
     if pairs is None:
         raise UserError(f"'{task.name}' has no pairs of sentences; give pairs, with or without scores.")
     return pairs

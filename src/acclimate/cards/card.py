@@ -134,7 +134,10 @@ class Card:
             text = instructions(kind, parts, source, self.length)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
         if encodes_sentences(folder):
-            return (CLASSIFIER_STEP if _classifies(folder) else SENTENCE_STEP).replace("{name}", source)
+            step = CLASSIFIER_STEP if _classifies(folder) else SENTENCE_STEP
+            given = read_json_object(folder / "config_sentence_transformers.json") or {}
+            step = step.replace("SentenceTransformer", given.get("model_type", "SentenceTransformer"))
+            return step.replace("{name}", source)
         name = _auto_class(config.get("architectures") or [], self.pipeline)
         load = (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
@@ -288,7 +291,7 @@ def _logit_difference(logits: Mapping[str, float]) -> str:
 
 def similarity_section(changes: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Say how far the embeddings of a sentence encoder show similarity."""
-    names = {"mrr": "mean reciprocal rank", "spearman": "Spearman correlation"}
+    names = {"mrr": "mean reciprocal rank", "spearman": "Spearman correlation", "ndcg@10": "nDCG@10 of retrieval"}
     rows = [
         (
             *(change["name"], f"{change['pairs']:,}", names[change["metric"]]),
@@ -301,7 +304,7 @@ def similarity_section(changes: Sequence[Mapping[str, Any]]) -> list[tuple[str, 
     intro = (
         "Sentence embeddings before and after, with the pooling of the base model; higher is better. With scores: "
         "correlation of similarity and score. Without: the rank of the partner of each sentence among all others; the "
-        "partner of a neighbour pair is the next sentence of the document. Intervals of 95 % over pairs."
+        "partner of a neighbour pair is the next sentence of the document. Intervals of 95 % over pairs or queries."
     )
     columns = ("pairs of", "pairs", "metric", "before", "after", "difference", "95 % interval")
     return [("Sentence similarity", f"{intro}\n\n{markdown_table(columns, rows)}")]

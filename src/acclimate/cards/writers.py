@@ -15,6 +15,7 @@ from acclimate.cards.card import (
     adapter_section,
     describe_references,
     display_name,
+    encodes_sentences,
     escape_markdown,
     find_origin,
     format_bytes,
@@ -92,6 +93,13 @@ read = tokenizer(
 with torch.no_grad():
     scores = model(**{name: values[None] for name, values in read.items()}).logits[0]
 print(choices[scores.argmax()])
+```""",
+    "text-ranking": """Score documents for a query:
+
+```python
+from sentence_transformers import CrossEncoder
+
+print(CrossEncoder('{name}').rank("A query.", ["A document.", "Another document."]))
 ```""",
 }
 """Next step with a model of an end task, by its pipeline tag."""
@@ -420,6 +428,8 @@ def write_task_model_card(
         "is_encoder_decoder"
     ):
         pipeline = SEQ2SEQ.pipeline_tag
+    if pipeline == "sentence-similarity" and not encodes_sentences(Path(folder)):
+        pipeline = "text-ranking"
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"
@@ -440,7 +450,7 @@ def write_task_model_card(
     card.sections = [
         *_warning(result.warning),
         ("Results", scores),
-        *(similarity_section([result.metrics["similarity"]]) if "similarity" in result.metrics else []),
+        *(similarity_section(result.metrics["similarity"]) if "similarity" in result.metrics else []),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
         ("Limits", LIMITS),

@@ -111,9 +111,14 @@ class TaskKind(ABC):
         """Return a task without what its splits do not need, for timing; usually the task itself."""
         return task
 
-    def shared_items(self, task: Any) -> int:
-        """Return how many items each evaluation reads in addition to its split, such as documents to search."""
-        return 0
+    def read_items(self, task: Any, given: Mapping[str, Any]) -> tuple[int, int]:
+        """Return how many texts are read per evaluated item, and per evaluation in addition, such as documents.
+
+        Args:
+            task: The task.
+            given: Options of ``finetune``.
+        """
+        return 1, 0
 
     def sentence_pairs(self, task: Any) -> Any:
         """Return the pairs of a task that measure sentence embeddings, none of which was trained on.
@@ -121,6 +126,10 @@ class TaskKind(ABC):
         Returns:
             :class:`acclimate.evaluation.embeddings.SentencePairs`, or None for kinds that have none.
         """
+        return None
+
+    def read_general(self, folder: Path, name: str) -> Any:
+        """Return pairs as :meth:`sentence_pairs` does, of a folder of several tasks of this kind; None for another."""
         return None
 
     def is_model_of(self, path: str | Path, task: Any) -> bool:
@@ -179,6 +188,10 @@ class TaskKind(ABC):
     def predictor(self, path: str | Path, max_length: int, device: Any) -> Any:
         """Load a checkpoint that it :meth:`reads`; return a :class:`acclimate.tasks.interfaces.Predictor`."""
         raise NotImplementedError
+
+    def learner_for(self, given: Any) -> Callable[..., Any]:
+        """Return what loads the model of a task as options of ``finetune`` want it; with the arguments of learner."""
+        return self.contrastive_learner if given.contrastive else self.learner
 
     @abstractmethod
     def learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from acclimate.base.device import default_device
 from acclimate.base.errors import UserError, first_line
+from acclimate.base.files import read_json_object
 from acclimate.base.progress import silence_transformers
 from acclimate.base.records import Record, fingerprint, optional
 from acclimate.data.sentences import split_sentences
@@ -33,15 +34,29 @@ MAX_PAIRS = 500
 PAIRS_PER_DOCUMENT = 5
 MIN_WORDS = 4
 """Shorter sentences are not used as neighbors: many of them (headings, "Thank you!") have no meaning of their own."""
+METRICS = {"mrr": "MRR", "spearman": "Spearman", "ndcg@10": "nDCG@10"}
+"""Names of the metrics of similarity."""
 MIN_PAIRS = 20
 """Minimum number of neighbor pairs: with fewer, their ranks say little."""
 
 log = logging.getLogger(__name__)
 
 
+DENSE, SPARSE, CROSS = "SentenceTransformer", "SparseEncoder", "CrossEncoder"
+"""Classes of ``sentence-transformers``."""
+
+
+def encoder_type(model: str | Path) -> str:
+    """Return the class of ``sentence-transformers`` that a model folder or a model on the Hub was saved by, if any."""
+    if find_file(str(model), "modules.json") is None:
+        return ""
+    file = find_file(str(model), "config_sentence_transformers.json")
+    return str(((file and read_json_object(file)) or {}).get("model_type", DENSE))
+
+
 def is_sentence_encoder(model: str | Path) -> bool:
-    """Return whether a model folder or a model on the Hub is one of ``sentence-transformers``."""
-    return find_file(str(model), "modules.json") is not None
+    """Return whether a model folder or a model on the Hub is a sentence encoder of ``sentence-transformers``."""
+    return encoder_type(model) == DENSE
 
 
 def import_sentence_transformers() -> Any:
@@ -130,6 +145,10 @@ class SentencePairs:
         """``"spearman"`` with scores, else ``"mrr"``."""
         return "mrr" if self.scores is None else "spearman"
 
+    def parts(self) -> Iterator[tuple[SentencePairs, slice]]:
+        """Yield the sets that they are made of, if there are several, and where the pairs of each are."""
+        yield from ()
+
     def measure(self, encoder: Any) -> list[float]:
         """Return the similarity of each pair, or the rank of each second text among all second texts.
 
@@ -207,7 +226,9 @@ class SimilarityChange(Record):
 
     Attributes:
         pairs: Number of pairs.
-        metric: ``"spearman"`` (of similarity and score) or ``"mrr"`` (of the partner among all second texts).
+        part_of: Name of the sets that these pairs are one of; None for whole sets, whose drop is a warning.
+        metric: ``"spearman"`` (of similarity and score), ``"mrr"`` (of the partner among all second texts), or
+            ``"ndcg@10"`` (of the test queries of retrieval tasks).
         recall_before: Share of partners at rank 1 before adaptation; only with ``mrr``.
         recall_after: The same after adaptation.
         low: Lower end of the 95 % interval of after minus before, over pairs.
@@ -215,6 +236,7 @@ class SimilarityChange(Record):
     """
 
     name: str
+    part_of: str | None = optional()
     pairs: int
     metric: str
     before: float
@@ -230,9 +252,9 @@ class SimilarityChange(Record):
     def describe(self) -> str:
         """Return the change in one line."""
         return (
-            f"{self.name}: {'MRR' if self.metric == 'mrr' else 'Spearman'} {self.before:.3f} before, {self.after:.3f} "
+            f"{self.name}: {METRICS[self.metric]} {self.before:.3f} before, {self.after:.3f} "
             f"after (difference {self.difference:+.3f}, 95 % interval {self.low:+.3f} to {self.high:+.3f}; "
-            f"{self.pairs:,} pairs)"
+            f"{self.pairs:,} {'queries' if self.metric == 'ndcg@10' else 'pairs'})"
         )
 
 
@@ -251,7 +273,8 @@ def compare_encoders(before: str | Path, after: str | Path, sets: Sequence[Sente
     for model in (before, after):
         encoder = load_encoder(model)
         measured.append([pairs.measure(encoder) for pairs in sets])
-    return [describe_change(pairs, *values) for pairs, *values in zip(sets, *measured, strict=True)]
+    changes = [describe_changes(pairs, *values) for pairs, *values in zip(sets, *measured, strict=True)]
+    return [change for of_set in changes for change in of_set]
 
 
 def describe_change(pairs: SentencePairs, before: Sequence[float], *after: Sequence[float]) -> SimilarityChange:
@@ -271,9 +294,18 @@ def describe_change(pairs: SentencePairs, before: Sequence[float], *after: Seque
     )
 
 
+def describe_changes(pairs: SentencePairs, before: Sequence[float], *after: Sequence[float]) -> list[SimilarityChange]:
+    """Return the change as :func:`describe_change` does, followed by that of each part."""
+    found = [describe_change(pairs, before, *after)]
+    for part, place in pairs.parts():
+        change = describe_change(part, before[place], *(values[place] for values in after))
+        found.append(replace(change, part_of=pairs.name))
+    return found
+
+
 def similarity_warning(changes: Iterable[SimilarityChange]) -> str:
     """Return a warning about the sets on which similarity dropped; empty if there are none."""
-    words = [change.describe() for change in changes if change.verdict == HURT]
+    words = [change.describe() for change in changes if change.verdict == HURT and change.part_of is None]
     if not words:
         return ""
     warning = (

@@ -127,7 +127,7 @@ def plan_adaptation(options: AdaptOptions) -> tuple[list[AdaptJob], DryRun]:
         method=method.name,
         parameters=parameters,
         corpus=run.text if isinstance(run.text, Corpus) else Corpus.of(run.text),
-        task=run.task if method.needs_task else None,
+        task=run.task if method.learns_task else None,
         settings={"head_tokens": options.head_tokens},
         options=given,
     )

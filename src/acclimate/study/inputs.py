@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.adaptation.replay_options import CHAT, GENERAL, REPLAY_SHARE, SELF, TEXT, list_replayed
 from acclimate.base.errors import Problems, UserError, unknown_name_error
-from acclimate.base.options import MISSING, option_fields
+from acclimate.base.options import MISSING, build, option_fields
 from acclimate.base.records import texts_fingerprint
 from acclimate.data.chat import Chats
 from acclimate.data.documents import Corpus, as_corpus, hash_document, subsample_documents, with_usual_column
@@ -457,12 +457,18 @@ def _read_domain(domain: DomainSpec, reading: TextOptions) -> tuple[Corpus, Corp
 
 def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
     from acclimate.data.task_kinds import find_task_kind, load_task
-    from acclimate.tasks.finetune import check_first_task
+    from acclimate.tasks.finetune import check_first_task, check_kind_options
+    from acclimate.tasks.options import FinetuneOptions
     from acclimate.tasks.splits import cut_dev, limit_splits, repartition
 
     columns = {name: value for name in reading_names() if (value := getattr(spec, name)) is not None}
     task = load_task(spec.path, name=spec.name, **columns)
-    task = find_task_kind(task).configured(task, config.finetune_settings(spec))
+    settings = config.finetune_settings(spec)
+    build(
+        FinetuneOptions, model="model", task=task, first=spec.first, **settings
+    )  # raises if they do not fit together
+    check_kind_options(task, settings)
+    task = find_task_kind(task).configured(task, settings)
     if spec.repartition is not None:
         task = repartition(task, spec.repartition)
     if config.finetune_settings(spec).get("select") == "dev" and not task.dev:

@@ -63,7 +63,7 @@ def read_method(method: MethodSpec) -> MethodInput:
     contents = made.file_contents()
     parameters = made.settings() | ({"files": contents} if contents else {})
     embeds = made.sentence_pooling is not None
-    return MethodInput(parameters, method.on or made.reads, made.needs_task, embeds=embeds)
+    return MethodInput(parameters, method.on or made.reads, made.learns_task, embeds=embeds)
 
 
 def read_methods(config: StudyConfig) -> dict[str, MethodInput]:

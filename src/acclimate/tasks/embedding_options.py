@@ -7,12 +7,14 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import BeforeValidator, model_validator
+
 from acclimate.adaptation.options import Overwrite
 from acclimate.base.bounds import Count
 from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
 from acclimate.base.registry import PartLike
 from acclimate.base.verbs import TRAIN, register_verb
-from acclimate.data.fields import Progress, Seed, TextInput
+from acclimate.data.fields import Progress, Seed, TextInput, read_counts
 from acclimate.data.options import DryRun
 from acclimate.data.reading import TextOptions
 
@@ -34,7 +36,8 @@ class EmbeddingOptions:
             DATA,
             default="not measured",
             more="A file, a folder, rows in memory or a loaded task of similarity or retrieval, to see whether the "
-            "embeddings still show similarity in general. A drop whose interval excludes zero is a warning.",
+            "embeddings still show similarity in general; or a folder with several folders in the layout of BEIR, "
+            "such as NanoBEIR, whose nDCG@10 is measured. A drop whose interval excludes zero is a warning.",
             study=False,
         ),
     ] = None
@@ -69,6 +72,66 @@ class EmbeddingOptions:
             study=False,
         ),
     ] = None
+    dimensions: Annotated[
+        tuple[Count, ...],
+        BeforeValidator(read_counts),
+        Option(
+            "Numbers of leading dimensions at which a retrieval model is measured, too, such as 256,128,64.",
+            METHOD,
+            default="all of them only",
+            more="What a search that keeps only these loses, as with ``truncate_dim`` of sentence-transformers.",
+        ),
+    ] = ()
+    matryoshka: Annotated[
+        bool,
+        Option(
+            "Train a retrieval model at each of the dimensions as well, so that cut vectors lose less.",
+            METHOD,
+            more="The sum of the losses of all cuts and of the whole vector (Kusupati et al., 2022).",
+        ),
+    ] = False
+    rerank: Annotated[
+        bool,
+        Option(
+            "Train and measure a cross-encoder, which reranks the 100 best documents that BM25 finds.",
+            METHOD,
+            more="With binary cross-entropy on pairs of query and document, up to four of them hard negatives per "
+            "relevant document. ``CrossEncoder`` of sentence-transformers loads the result.",
+        ),
+    ] = False
+    first_stage: Annotated[
+        str | Path | None,
+        Option(
+            "Sentence encoder that finds the documents to rerank.",
+            METHOD,
+            default="BM25",
+            study=False,
+        ),
+    ] = None
+    sparse: Annotated[
+        bool,
+        Option(
+            "Measure a masked language model or a SparseEncoder by its weights of words (SPLADE), with epochs=0.",
+            METHOD,
+            more="The maximum over the tokens of log(1 + relu(logit)), compared by dot products.",
+        ),
+    ] = False
+
+    @model_validator(mode="after")
+    def check_embeddings(self) -> Any:
+        """Check that options of embeddings fit together."""
+        if self.matryoshka and not self.dimensions:
+            raise ValueError(
+                "'matryoshka' trains at several 'dimensions': give them, such as 256,128,64, or remove it"
+            )
+        names = ("hard_negatives", "adapter", "dimensions", "contrastive")
+        given = ["similarity"] * (self.similarity is not None) + [name for name in names if getattr(self, name)]
+        if given and (self.rerank or self.sparse):
+            instead = "rerank" if self.rerank else "sparse"
+            raise ValueError(f"'{given[0]}' is for dense vectors, which '{instead}' does not use; remove one of them")
+        if self.sparse and (self.rerank or getattr(self, "epochs", 0) != 0):
+            raise ValueError("'sparse' measures a model as it is: set epochs to 0 without 'rerank', or remove it")
+        return self
 
 
 @options

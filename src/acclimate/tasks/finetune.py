@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,11 +20,12 @@ from acclimate.base.progress import print_message
 from acclimate.data.reading import DEFAULT_READING
 from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.engine.micro_batches import with_memory_limit
-from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
+from acclimate.evaluation.embeddings import SimilarityChange, similarity_warning
 from acclimate.evaluation.learning import first_and_last, still_falls
 from acclimate.evaluation.prompts import AskedPrompt, choose_prompts, list_prompts, solved_examples
 from acclimate.models.lora import read_low_rank
 from acclimate.parts.updates import freeze
+from acclimate.tasks.embedding_options import EmbeddingOptions
 from acclimate.tasks.generation_options import GenerationOptions
 from acclimate.tasks.interfaces import (
     LabelledTask,
@@ -101,29 +102,39 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
         )
 
 
-OF_EMBEDDINGS = ("similarity", "hard_negatives", "adapter")
-"""Options that apply only to kinds of tasks whose models have embeddings of sentences."""
+def check_kind_options(task: LabelledTask, given: Mapping[str, Any]) -> None:
+    """Check that options of ``finetune`` that only some kinds of tasks or models have are given for these alone.
 
+    Args:
+        task: The loaded task.
+        given: The options, in full or only those that are given.
 
-def _open_similarity(options: FinetuneOptions, task: LabelledTask) -> SentencePairs | None:
-    """Return the pairs on which embeddings are measured before and after; None if there are none."""
+    Raises:
+        UserError: If one is of another kind.
+    """
+    if given.get("first_stage") and not given.get("rerank"):
+        raise UserError("'first_stage' finds documents to 'rerank': give both, or remove it.")
     kind = find_task_kind(task)
-    for name in OF_EMBEDDINGS:
-        if getattr(options, name) is not None and not (kind.own_training or (kind.low_rank and name == "adapter")):
+    usual = defaults(FinetuneOptions)
+    changed = {
+        name
+        for name, value in given.items()
+        if value is not None and name in usual and (usual[name] is None or value != usual[name])
+    }
+    for name in defaults(EmbeddingOptions):
+        applies = kind.own_training or name == "contrastive" or (kind.low_rank and name == "adapter")
+        if name in changed and not applies:
             raise UserError(f"'{name}' is for retrieval models, which '{task.name}' does not train; remove it.")
-    for name, usual in defaults(GenerationOptions).items():
-        if getattr(options, name) != usual and kind.name != "generation":
+    for name in defaults(GenerationOptions):
+        if name in changed and kind.name != "generation":
             raise UserError(f"'{name}' is for tasks of generation, and '{task.name}' is {kind.name}; remove it.")
     for name in ("template", "shots"):
-        asks = kind.name == "generation" or (kind.zero_shot and options.epochs == 0)
-        if getattr(options, name) is not None and not asks:
+        asks = kind.name == "generation" or (kind.zero_shot and given.get("epochs") == 0)
+        if name in changed and not asks:
             raise UserError(
                 f"'{name}' is for tasks of generation, and multiple choice with epochs=0, and '{task.name}' is "
                 f"{kind.name}; remove it."
             )
-    if options.similarity is None:
-        return None
-    return open_pairs(options.similarity)
 
 
 def choose_rate(options: FinetuneOptions, task: LabelledTask, metric: str) -> float:
@@ -196,9 +207,10 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
             )
         if learns_pairs(self.task, options) and self.resolved.epochs and self.group.size > 1:
             raise UserError("Embeddings are trained in one process; start it without torchrun or accelerate launch.")
-        self.models = {"model": options.model}
+        self.models = {"model": options.model} | ({"first_stage": options.first_stage} if options.first_stage else {})
         self.tasks = {"task": self.task, "first": self.before.task if self.before else None}
-        self.pairs = _open_similarity(options, self.task)
+        check_kind_options(self.task, vars(options))
+        self.pairs = None if options.similarity is None else open_pairs(options.similarity)
         count = self.resolved.few_shot
         self.examples = self.task.train if count is None else self.task.few_shot(count, self.resolved.seed)
 
@@ -214,8 +226,7 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
         """Load the model, and train it on the first task."""
         options, resolved = self.options, self.resolved
         set_seed(resolved.seed)  # before the new weights are initialized
-        load = self.kind.contrastive_learner if options.contrastive else self.kind.learner
-        learner: Learner = load(options.model, self.task, resolved, self.device)
+        learner: Learner = self.kind.learner_for(options)(options.model, self.task, resolved, self.device)
         learner.general, learner.hard_negatives, learner.adapter = (
             self.pairs,
             options.hard_negatives,
@@ -274,11 +285,11 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
 
     def make_result(self, fields: dict[str, Any], trained: TrainingResult) -> FinetuneResult:
         """Return the result with a warning of what is wrong with the training."""
-        change = fields["metrics"].get("similarity")
+        changes = fields["metrics"].get("similarity", ())
         warnings = (
             warn_of_explosion(trained.log, self.resolved.learning_rate),
             warn_of_unfinished(fields["losses"], self.resolved.epochs),
-            similarity_warning([SimilarityChange.from_dict(change)]) if change else "",
+            similarity_warning(SimilarityChange.from_dict(change) for change in changes),
         )
         return FinetuneResult(
             **fields,

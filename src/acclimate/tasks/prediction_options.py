@@ -58,7 +58,9 @@ class PredictOptions(ReadingOptions):
     _: KW_ONLY
     passages: Annotated[
         Any,
-        Option("Passages that a sentence encoder ranks for each query: a table with id and text, or hf:NAME.", DATA),
+        Option(
+            "Passages that an encoder or reranker ranks for each query: a table with id and text, or hf:NAME.", DATA
+        ),
     ] = None
     top: Annotated[Size, Option("Passages per query.", DATA)] = 10
     max_length: Annotated[

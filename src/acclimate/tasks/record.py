@@ -16,6 +16,7 @@ from acclimate.data.task_kinds import READ_ALIKE
 
 class _TrainedOptions(Record):
     max_length: Annotated[int, 1] | None = None
+    first_stage: str | None = None
 
 
 class _TrainedIdentity(Record):

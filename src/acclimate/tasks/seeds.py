@@ -154,8 +154,8 @@ def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
     """Print the scores of baselines of the fine-tuned model, such as BM25."""
     for other, found in metrics.get("references", {}).items():
         echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found) + gain(found))
-    if "similarity" in metrics:
-        echo(f"  similarity, {SimilarityChange.from_dict(metrics['similarity']).describe()}")
+    for change in metrics.get("similarity", ()):
+        echo(f"  similarity, {SimilarityChange.from_dict(change).describe()}")
 
 
 def _inside(out: str | Path | None, name: str) -> Path | None:

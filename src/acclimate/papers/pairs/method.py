@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -124,13 +124,16 @@ class PairContrasted(LabelledMethod):
     the same author. A text may be in several rows, with a code in each. For each text of the corpus a step reads two
     texts with a common code; the negatives are the second texts of the other pairs that have no code of the first one.
 
-    Hallee et al. train on pairs of abstracts that are cited together. Their experts per domain are not built.
+    Hallee et al. train on pairs of abstracts that are cited together. Their experts per domain are not built. With
+    ``lm_weight`` the model learns the text of the domain and the similarity of its vectors at once, as in MOSAIC
+    (arXiv 2510.16797), whose choice of the masked tokens is not built.
 
     Attributes:
-        table: A table with the columns ``text`` and ``code``, in a format of tasks. By default the task of the run,
-            whose labels are the codes.
+        table: A table with the columns ``text`` and ``code``, in a format of tasks. By default the task of the run:
+            the labels are the codes, or in retrieval a query and its passages have a code of their own.
         temperature: Divides the cosines.
-        lm_weight: Weight of the LM loss; 0 for the contrast alone. Otherwise the result is a language model.
+        lm_weight: Weight of the LM loss; 0 for the contrast alone. The result is a sentence encoder in both cases,
+            and with a weight also a language model.
     """
 
     purpose: ClassVar[str] = "Learn sentence embeddings"
@@ -149,14 +152,22 @@ class PairContrasted(LabelledMethod):
         self._term: PairContrast | None = None  # set by `prepare`
 
     @property
-    def sentence_pooling(self) -> Literal["mean"] | None:
-        """The mean over tokens, if it learns nothing but sentence embeddings."""
-        return None if self.lm_weight else "mean"
+    def sentence_pooling(self) -> Literal["mean"]:
+        """The mean over tokens."""
+        return "mean"
+
+    @property
+    def learns_task(self) -> bool:
+        """Whether there is no table, for which the task then stands."""
+        return self.table is None
 
     def check(self, run: AdaptContext) -> None:
         """Read the table."""
         self._codes: dict[str, set[str]] = defaultdict(set)
-        for text, code in self.coded_rows(run, self.table, "table"):
+        rows: Iterable[tuple[str, str]] = self.coded_rows(run, self.table, "table")
+        if self.table is None and getattr(run.task, "task_kind", "") == "retrieval":
+            rows = ((text, query.id) for query in run.task.train for text in query.texts)
+        for text, code in rows:
             self._codes[text].add(code)
         super().check(run)
 

@@ -14,6 +14,7 @@ from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.method import get
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
+from acclimate.data.task_kinds import load_task
 from acclimate.engine.steps import Engine
 from acclimate.models.encoding import encode
 from acclimate.models.probe import attach
@@ -95,7 +96,7 @@ def test_a_table_makes_a_sentence_encoder(tiny_bert, tmp_path, capsys):
     both = {"table": table, "lm_weight": 0.5}
     adapter = {"adapter": "lora r=2"}
     result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"pairs": both}, tmp_path / "lm", **options, **adapter)
-    assert set(result.losses) == {"mlm", "pairs", "loss"} and not (tmp_path / "lm" / "modules.json").exists()
+    assert set(result.losses) == {"mlm", "pairs", "loss"} and (tmp_path / "lm" / "modules.json").is_file()
     single = write_table(tmp_path / "single.jsonl", [("a", "x"), ("b", "y")])
     for given, message in (
         ({"table": single}, "nothing to contrast"),
@@ -106,3 +107,31 @@ def test_a_table_makes_a_sentence_encoder(tiny_bert, tmp_path, capsys):
     for given in ({"temperature": 0}, {"lm_weight": -1}):
         with pytest.raises(UserError, match=next(iter(given)).replace("_", ".")):
             get("pairs", **given)
+
+
+def test_with_a_code_per_pair_the_loss_is_that_of_sentence_transformers():
+    losses = pytest.importorskip("sentence_transformers").sentence_transformer.losses
+    codes = [[number // 2] for number in range(12)]
+    term = PairContrast([DrawPartners([np.array([number]) for number in range(12)], codes, part) for part in (0, 1)],
+                        codes)  # fmt: skip
+    vectors = torch.randn(6, 2, 8, generator=torch.Generator().manual_seed(0))
+    ours = term.loss(torch.cat([vectors, torch.arange(12.0).reshape(6, 2, 1)], -1))
+    theirs = losses.MultipleNegativesRankingLoss(None).compute_loss_from_embeddings([*vectors.unbind(1)], None)
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-6)
+
+
+def test_queries_and_their_passages_are_pairs_next_to_language_modelling(tiny_bert, tmp_path, capsys):
+    """The result is a language model, and a sentence encoder, which a study compares with the contrast alone."""
+    encoders = pytest.importorskip("sentence_transformers")
+    words = ["food", "soup", "model", "data", "waiter", "table"]
+    task = load_task([{"query": f"which {word} was {mark} ?", "passage": f"the {word} is {mark} today"}
+                      for word in words for mark in ("good", "bad", "cold")])  # fmt: skip
+    options = {**SHORT, "steps": 2, "progress": True, "task": task}
+    for weight, losses in ((0.5, {"mlm", "pairs", "loss"}), (0, {"pairs", "loss"})):
+        out = tmp_path / str(weight)
+        result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"pairs": {"lm_weight": weight}}, out, **options)
+        assert set(result.losses) == losses and encoders.SentenceTransformer(str(out)).encode("a").shape == (32,)
+        assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    heard = " ".join(capsys.readouterr().err.split())
+    assert f"Pairs: {2 * len(task.train)} texts with a partner, {len(task.train)} codes" in heard
+    assert get("pairs").learns_task and not get("pairs", table="x.csv").learns_task

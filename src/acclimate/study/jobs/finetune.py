@@ -170,10 +170,9 @@ class FinetuneJob(Job):
         epochs, train = self.epochs, count_train_rows(self.task, self.settings.get("few_shot"))
         first = 0 if self.first is None else len(self.first.train) * int(self.settings.get("first_epochs") or epochs)
         times = min(epochs, MEASURED_EPOCHS) if self.settings.get("select") == "dev" else 0
-        shared = find_task_kind(self.task).shared_items(self.task) * (
-            2 + (epochs > 0) + times
-        )  # test, dev, and before
-        return first + train * epochs, len(self.task.dev) * (1 + times) + len(self.task.test) + shared
+        each, shared = find_task_kind(self.task).read_items(self.task, self.settings)
+        evaluated = each * (len(self.task.dev) * (1 + times) + len(self.task.test))
+        return first + train * epochs, evaluated + shared * (2 + (epochs > 0) + times)  # test, dev, and before
 
     def stage_seconds(self, result: TaskResult, view: StudyView) -> dict[str, float] | None:
         """Return the seconds of adaptation, if there is one, and of fine-tuning."""

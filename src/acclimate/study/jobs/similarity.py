@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -14,9 +14,10 @@ from acclimate.base.errors import Problems, UserError, warn_once
 from acclimate.base.records import Record
 from acclimate.data.reading import default_task_name
 from acclimate.evaluation.embeddings import (
+    METRICS,
     SentencePairs,
     SimilarityChange,
-    describe_change,
+    describe_changes,
     is_sentence_encoder,
     neighbor_pairs,
     similarity_warning,
@@ -41,8 +42,9 @@ NOTE = (
 )
 PAIRS_NOTE = (
     "Similarity of the sentence embeddings of given pairs: with scores, Spearman's correlation of similarity and "
-    "score; without, the mean reciprocal rank (MRR) of the second text of each pair among all second texts. Higher is "
-    f"better. {INTERVAL} A model without pooling is pooled by the mean over tokens."
+    "score; without, the mean reciprocal rank (MRR) of the second text of each pair among all second texts; of "
+    f"retrieval tasks, nDCG@10 of their queries. Higher is better. {INTERVAL} A model without pooling is pooled by "
+    "the mean over tokens."
 )
 DIFFERENCE = ("difference", "from", "to", "verdict")
 COLUMNS = (
@@ -160,11 +162,11 @@ class SimilarityJob(Job):
                     after = found.get((model.name, domain.name, label, task, None, text, None), [])
                     if base and after and base[0].result.ranks:
                         table = on_pairs if text.startswith(MARK) else neighbors
-                        row, change = _row(view.inputs, after, base[0].result.ranks)
-                        table.rows.append(row)
-                        changes.append(replace(change, name=f"{label}, {change.name}"))
-                        if table is on_pairs:
-                            measured.append(_measurement(after, change))
+                        for row, change in _rows(view.inputs, after, base[0].result.ranks):
+                            table.rows.append(row)
+                            changes.append(replace(change, name=f"{label}, {change.name}"))
+                            if table is on_pairs and change.part_of is None:
+                                measured.append(_measurement(after, change))
         similarity_warning(changes)
         return {"tables": [on_pairs, neighbors], "capabilities": measured}
 
@@ -183,10 +185,10 @@ def _measurement(after: Sequence[JobResult[NeighborRanks]], change: SimilarityCh
     return measurement(after[0].job.place, str(after[0].job.place.text), change.before, change.after, entry)
 
 
-def _row(
+def _rows(
     inputs: StudyInputs, after: Sequence[JobResult[NeighborRanks]], before: Sequence[float]
-) -> tuple[list[Any], SimilarityChange]:
-    """Return the row of a method, and the change that it shows.
+) -> Iterator[tuple[list[Any], SimilarityChange]]:
+    """Yield the row of a method, and the change that it shows, followed by those of each part of the pairs.
 
     Args:
         inputs: The inputs of the study.
@@ -198,14 +200,15 @@ def _row(
     texts = inputs.general if place.text == "general" else inputs.heldout[str(place.domain)]
     pairs = given if str(place.text).startswith(MARK) else _pairs(texts)
     assert pairs is not None
-    change = describe_change(pairs, before, *(entry.result.ranks for entry in after))
     single = has_single_origin([entry.job for entry in after])
     method = row_label(place.method, place.adapted_for)
-    interval = (change.difference, change.low, change.high, WITHHELD if single else change.verdict)
-    if given is not None:
-        metric = "MRR" if change.metric == "mrr" else "Spearman"
-        numbers: tuple[Any, ...] = (pairs.name, method, change.pairs, metric, change.before, change.after)
-    else:
-        recall = (change.recall_before, change.recall_after)
-        numbers = (place.text, method, change.pairs, change.before, change.after, *recall)
-    return [place.model, place.domain, *numbers, *interval], change
+    for change in describe_changes(pairs, before, *(entry.result.ranks for entry in after)):
+        interval = (change.difference, change.low, change.high, WITHHELD if single else change.verdict)
+        name = change.name if change.part_of is None else f"{change.part_of}: {change.name}"
+        if given is not None:
+            metric = METRICS[change.metric]
+            numbers: tuple[Any, ...] = (name, method, change.pairs, metric, change.before, change.after)
+        else:
+            recall = (change.recall_before, change.recall_after)
+            numbers = (place.text, method, change.pairs, change.before, change.after, *recall)
+        yield [place.model, place.domain, *numbers, *interval], change

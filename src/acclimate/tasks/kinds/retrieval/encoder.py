@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from acclimate.base.device import Precision, RandomState, autocast, copy_to, default_device, host_copy
@@ -22,7 +23,7 @@ from acclimate.base.ranking import content_ranks, settle, top_positions
 from acclimate.engine.cutting import split_micro_batches
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.steps import TaskEngine, Terms
-from acclimate.evaluation.embeddings import import_sentence_transformers, is_sentence_encoder, load_encoder
+from acclimate.evaluation.embeddings import CROSS, SPARSE, encoder_type, import_sentence_transformers, load_encoder
 from acclimate.evaluation.retrieval import DEPTH
 from acclimate.models.attention import prepare_for_device
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
@@ -36,6 +37,11 @@ from acclimate.tasks.trainer import LengthGroupedBatches, Score, TaskSteps, Trai
 
 BLOCK_NUMBERS = 1 << 23
 """Similarities that are held in memory at a time."""
+ADVICE = {
+    SPARSE: "gives words weights instead of a vector of the text: add sparse and epochs=0 for a task of retrieval",
+    CROSS: "reads two texts together: add rerank for a task of retrieval",
+}
+"""What to do with other models of ``sentence-transformers``."""
 
 
 @dataclass
@@ -43,7 +49,8 @@ class BiEncoder:
     """A ``SentenceTransformer`` that embeds queries and documents, each with its prompt if the model has prompts."""
 
     model: Any
-    _embedded: tuple[dict[str, str], Tensor] | None = field(default=None, init=False)
+    _embedded: tuple[dict[str, str], Any] | None = field(default=None, init=False)
+    _asked: tuple[list[str], Any] | None = field(default=None, init=False)
 
     @property
     def body(self) -> PreTrainedModel | None:
@@ -70,31 +77,57 @@ class BiEncoder:
         write_portable_modules(folder)
 
     def forget(self) -> None:
-        """Drop the embeddings of documents."""
-        self._embedded = None
+        """Drop the embeddings of documents and queries."""
+        self._embedded = self._asked = None
+
+    def embed(self, texts: Sequence[str], encode: Callable[..., Any]) -> Any:
+        """Return the vectors of texts by a function of the model: (texts, dimensions).
+
+        Raises:
+            UserError: If one is NaN or infinite.
+        """
+        found = encode(list(texts), convert_to_tensor=True, show_progress_bar=False)
+        if not bool(found.isfinite().all()):
+            raise UserError("The fine-tuned model returns NaN or infinite embeddings; lower the learning rate.")
+        return found
+
+    def compare(self, asked: Any, texts: Any) -> np.ndarray:
+        """Return the similarities of queries and documents: (queries, documents)."""
+        found: np.ndarray = self.model.similarity(asked, texts).cpu().numpy()
+        return found
+
+    def similarity(self, first: Sequence[str], second: Sequence[str]) -> list[float]:
+        """Return the similarity of each pair of texts."""
+        vectors = (self.model.encode(list(texts), show_progress_bar=False) for texts in (first, second))
+        found: list[float] = self.model.similarity_pairwise(*vectors).tolist()
+        return found
 
     def rank(
-        self, documents: dict[str, str], queries: Sequence[str], own: Sequence[str | None] = ()
+        self,
+        documents: dict[str, str],
+        queries: Sequence[str],
+        own: Sequence[str | None] = (),
+        dimensions: int | None = None,
     ) -> tuple[list[list[str]], list[list[float]]]:
         """Return the ids of the best documents for each query, and their similarities.
 
         Documents are embedded once for all splits; call :meth:`forget` when the weights have changed. ``own`` has for
-        each query the id of the document that it is itself, which is left out.
+        each query the id of the document that it is itself, which is left out. Of each vector only the first
+        ``dimensions`` are compared.
 
         Raises:
             UserError: If an embedding is NaN or infinite.
         """
-        quiet = {"convert_to_tensor": True, "show_progress_bar": False}
         ids = list(documents)
         if self._embedded is None or self._embedded[0] != documents:
-            self._embedded = documents, self.model.encode_document(list(documents.values()), **quiet)
-        texts = self._embedded[1]
-        asked = self.model.encode_query(list(queries), **quiet)
-        if not (bool(texts.isfinite().all()) and bool(asked.isfinite().all())):
-            raise UserError("The fine-tuned model returns NaN or infinite embeddings; lower the learning rate.")
+            self._embedded = documents, self.embed(list(documents.values()), self.model.encode_document)
+        if self._asked is None or self._asked[0] != list(queries):
+            self._asked = list(queries), self.embed(queries, self.model.encode_query)
+        texts, asked = (vectors[:, :dimensions] for _, vectors in (self._embedded, self._asked))
         ranks, found = content_ranks(documents.values()), list[list[tuple[str, float]]]()
-        for block in asked.split(max(1, BLOCK_NUMBERS // len(ids))):
-            similarity = self.model.similarity(block, texts).cpu().numpy()
+        size = max(1, BLOCK_NUMBERS // len(ids))
+        for start in range(0, len(queries), size):
+            similarity = self.compare(asked[start : start + size], texts)
             places = top_positions(similarity, ranks, DEPTH + any(own))
             settled = settle(np.take_along_axis(similarity, places, axis=1))
             found += [
@@ -122,7 +155,9 @@ def load_bi_encoder(path: str | Path, max_length: int) -> BiEncoder:
         UserError: If there is no model, or ``sentence-transformers`` is not installed.
     """
     config = load_config(path)
-    if is_sentence_encoder(path):
+    if (saved := encoder_type(path)) in ADVICE:
+        raise UserError(f"'{path}' is a {saved}, which {ADVICE[saved]}.")
+    if saved:
         encoder = load_encoder(path)
     else:
         library, tokenizer = import_sentence_transformers(), load_tokenizer(path)
@@ -138,9 +173,34 @@ def load_bi_encoder(path: str | Path, max_length: int) -> BiEncoder:
             transformer.tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
         parts = [transformer, modules.Pooling(transformer.get_embedding_dimension(), pooling), modules.Normalize()]
         encoder = library.SentenceTransformer(modules=parts, device=str(default_device())).float().eval()
+    limit_length(encoder, config, max_length)
+    return BiEncoder(encoder)
+
+
+def limit_length(encoder: Any, config: Any, max_length: int) -> None:
+    """Set the maximum tokens per text of an encoder, at most what it can read."""
     lengths = (max_length, encoder.max_seq_length, getattr(config, "max_position_embeddings", None))
     encoder.max_seq_length = min(length for length in lengths if length)
-    return BiEncoder(encoder)
+
+
+@dataclass(frozen=True)
+class MatryoshkaLoss:
+    """The sum of a loss over vectors cut to several numbers of dimensions, each normalized (Kusupati et al., 2022).
+
+    It is ``MatryoshkaLoss`` of ``sentence-transformers``, over embeddings.
+
+    Attributes:
+        loss: Has ``compute_loss_from_embeddings``.
+        dimensions: The numbers of dimensions.
+    """
+
+    loss: Any
+    dimensions: Sequence[int]
+
+    def compute_loss_from_embeddings(self, embeddings: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+        """Return the loss of the vectors of each column, (rows, width) each."""
+        cut = [[normalize(column[:, :size], dim=-1) for column in embeddings] for size in self.dimensions]
+        return torch.stack([self.loss.compute_loss_from_embeddings(columns, labels) for columns in cut]).sum()
 
 
 @dataclass(frozen=True)
