@@ -28,7 +28,7 @@ from acclimate.labs.periods.questions import periods_questions
 from acclimate.labs.periods.self_training import periods_self_train
 from acclimate.labs.periods.split import periods_split
 from acclimate.labs.periods.surprisal import periods_surprisal
-from acclimate.labs.plan.pilots import plan_budget, plan_ratio, plan_schedule
+from acclimate.labs.plan.pilots import plan_budget, plan_mixture, plan_ratio, plan_schedule
 from acclimate.labs.sequence.run import sequence
 from acclimate.labs.skill.options import skill
 from acclimate.merging.merge import merge
@@ -80,6 +80,7 @@ __all__ = [
     "periods_split",
     "periods_surprisal",
     "plan_budget",
+    "plan_mixture",
     "plan_ratio",
     "plan_schedule",
     "predict",

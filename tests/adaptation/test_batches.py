@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +46,33 @@ def test_every_text_occurs_once_and_complete(lengths, tokens, layout, seed, poli
         assert (batch.masked[kept] == batch.original[kept]).all()
         assert (batch.labels[~kept] == batch.original[~kept]).all()
     assert sorted(found) == sorted(tuple(text.tolist()) for text in texts)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), min_size=1, max_size=30),
+    st.integers(1, 200),
+    st.sampled_from(["padded", "packed"]),
+)
+def test_sources_with_a_masking_of_their_own_are_masked_by_it_alone(read, tokens, layout):
+    def all_or_none(masks):
+        return lambda ids, text, allowed, vocabulary, rng: (ids, np.where(allowed & masks, ids, -100))
+
+    texts = {i: np.array([2, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, (n, _) in enumerate(read)}
+    sources = {i: source for i, (_, source) in enumerate(read)}
+    collator = Collator.of(TOKENIZER, all_or_none(False), MASKED, tokens, layout)
+    collator = replace(collator, maskings={1: all_or_none(True), 2: all_or_none(False), 7: all_or_none(True)})
+    lengths = [len(text) for text in texts.values()]
+    order = np.argsort(-np.array(lengths), kind="stable")
+    blocks = [(order[::2], np.random.default_rng(0)), (order[1::2], np.random.default_rng(1))][: 1 + (len(order) > 1)]
+    seen = 0
+    for batch in collator.build(texts, blocks, collator.plan(lengths), sources):
+        for number in range(batch.texts):
+            own = batch.text == number
+            expected = batch.original[own] if batch.source[number] == 1 else torch.full_like(batch.original[own], -100)
+            assert (batch.labels[own][1:-1] == expected[1:-1]).all()
+            seen += 1
+    assert seen == len(texts)
 
 
 @settings(deadline=None, max_examples=30)

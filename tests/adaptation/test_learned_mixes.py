@@ -77,6 +77,43 @@ def test_doremi_reads_more_where_the_reference_is_better(planted, tiny_bert, tex
     assert record["rounds"][-1]["weights"][2] < 1 / 4
 
 
+@pytest.mark.needs("bandit")
+def test_the_bandit_weights_each_source_with_each_objective(tiny_bert, tiny_llama, texts, tmp_path, monkeypatch):
+    labelled = np.zeros((4, 2))
+
+    class Recorded(StepDataset):
+        def __getitem__(self, step):
+            for batch in (found := super().__getitem__(step)):
+                source = np.where(batch.text >= 0, batch.source.numpy()[batch.text], -1)
+                for number in range(4):
+                    own = source == number
+                    labelled[number] += (batch.labels.numpy()[own] >= 0).sum(), own.sum()
+            return found
+
+    monkeypatch.setattr(importlib.import_module("acclimate.adaptation.adapt"), "StepDataset", Recorded)
+    given = {name: texts[name] for name in ("domain", "like")}
+    objectives = "random rate=0.05, random rate=0.9 mask=1 random=0"
+    mix = {"bandit": {"objectives": objectives, "every": 6}}
+    result, record = run(tiny_bert, given, tmp_path / "out", mix, 30)
+    few, many = (one.strip() for one in objectives.split(","))
+    assert record["sources"] == [f"{name} ({one})" for name in ("domain", "like") for one in (few, many)]
+    weights = np.array([one["weights"] for one in record["rounds"]])
+    assert weights.shape == (5, 4) and np.ptp(weights[-1]) > 0 and weights.min() >= 0.05
+    shares = labelled[:, 0] / labelled[:, 1]  # the first and last token of each text are never masked
+    assert shares[[0, 2]] == pytest.approx(0.05, abs=0.02) and shares[[1, 3]] == pytest.approx(0.8, abs=0.06)
+    assert len({text["name"] for text in result.mix}) == 4
+    run(tiny_bert, given, tmp_path / "out", mix, 30)  # finished: nothing is read again
+    assert (shares == labelled[:, 0] / labelled[:, 1]).all()
+    alone, _ = run(tiny_bert, {"domain": texts["domain"]}, tmp_path / "alone", mix, 1)
+    assert len(alone.mix) == 2
+    for model, more, said in (
+        (tiny_bert, {"masking": "span"}, "remove --masking"),
+        (tiny_llama, {}, "is no objective of its own"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run(model, given, tmp_path / "refused", "bandit objectives=random,span", 1, **more)
+
+
 POLICY = """
 def act(state):
     now = state["rounds"][-1]

@@ -14,7 +14,16 @@ from tests.data.rounds import NAMES, train
 
 LEARNED = installed(
     MIXES,
-    ("doge", "doge own=squared", "doremi", "doremi clip=source", "velocitune", "bandit", "bandit loss=heldout"),
+    (
+        "doge",
+        "doge own=squared",
+        "doremi",
+        "doremi clip=source",
+        "velocitune",
+        "bandit",
+        "bandit rule=fair",
+        "bandit loss=heldout",
+    ),
 )
 
 
@@ -49,6 +58,8 @@ def test_constant_losses_give_uniform_weights(given, tmp_path):
             ("bandit explore=2", "explore"),
             ("agent policy=a.py:f observe=los", "a.py"),
             ("bandit every=0", "every"),
+            ("bandit objectives=random", "at least two"),
+            ("bandit objectives=random,span loss=heldout", "need loss=train"),
         ],
     ),
 )

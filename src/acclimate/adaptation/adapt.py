@@ -388,6 +388,8 @@ def _build(run: Run) -> tuple[StepDataset, list[CallbackFactory]]:
     masking, policy = method.masking(options.mask_rate) or run.masking, padding_policy(loaded.model)
     how = run.layout, engine.rewritings, policy, run.length
     run.collator = Collator.of(loaded.tokenizer, masking, run.kind, at_once, *how)
+    if run.mixture is not None:
+        run.collator = replace(run.collator, maskings=run.mixture.maskings)
     run.result.preview = partial(preview_masking, run.rows, run.collator)
     callbacks = [make for feature in run.features for make in feature.callbacks(run)]
     rows = run.rows if run.mixture is None else run.mixture.rows

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.adaptation.inputs import check_masking
+from acclimate.adaptation.method import Method
 from acclimate.adaptation.mixture import MIX_FILE, MixedText, Mixture, mean_length
 from acclimate.adaptation.replay_options import CHAT, GENERAL, MEMORIES, SELF, SelfReplay, find_memory, list_replayed
 from acclimate.adaptation.run import Feature, Run, warn_of_cuts
@@ -28,6 +30,7 @@ from acclimate.data.token_dataset import RowSubset, TokenDataset
 from acclimate.data.tokenizing import tokenize
 from acclimate.engine.trainer import CallbackFactory
 from acclimate.models.loading import load_tokenizer
+from acclimate.parts.masking.base import RandomMasking, resolve
 
 HELDOUT_TEXTS, HELDOUT_SHARE = 64, 0.05
 """Texts of each source that are not trained on if a mix measures the loss on them, and their maximum share."""
@@ -78,7 +81,7 @@ def open_sources(given: Mapping[str, Any], kept: Corpus | None = None) -> list[S
         raise UserError(f"'{DOMAIN}' is the name of the domain text; give the source another name.")
     if (given_mix := given.get("mix")) is not None:
         mix = read_mix(given_mix)
-        if not named and not mix.classes:
+        if not named and not mix.classes and not mix.objectives:
             raise UserError(
                 f"The mix '{mix.name}' needs text in addition to the domain text; give it with --source NAME=TEXT."
             )
@@ -127,7 +130,14 @@ class Sources(Feature):
         run.named_texts |= {f"replayed text {number}": corpus for number, corpus in enumerate(corpora, 1)}
         self._names = _text_names(self.sources)
         divided = [DOMAIN, *(source.name for source in self.sources if source.name)]
-        parts = [f"{name} ({kind})" for name in divided for kind in (self.mix.classes if self.mix else ())]
+        kinds = (*self.mix.classes, *self.mix.objectives) if self.mix else ()
+        parts = [f"{name} ({kind})" for name in divided for kind in kinds]
+        self._maskings = [resolve(one, given.mask_rate) for one in (self.mix.objectives if self.mix else ())]
+        if self._maskings and (given.masking is not None or type(run.method).masking is not Method.masking):
+            raise UserError(
+                f"The objectives of the mix are maskings; remove --masking, or take a method other than "
+                f"'{run.method.name}' if it has its own."
+            )
         run.sources = [*parts, *self._names[len(divided) :]] if parts else [DOMAIN, *self._names[1:]]
 
     def identity(self) -> dict[str, Any]:
@@ -145,6 +155,13 @@ class Sources(Feature):
             UserError: If it cannot.
         """
         virtual, kind = run.method.virtual_tokens, run.kind
+        for masking in self._maskings:
+            check_masking(run.options, kind, masking)
+            if not (kind.uses_masking or kind.pairs or masking.rearranges or isinstance(masking, RandomMasking)):
+                raise UserError(
+                    f"The masking '{masking.name}' does not change the text of a {kind.name} model, so it is no "
+                    "objective of its own; give random for plain text, and one such as denoisers."
+                )
         written = [source.text for source in self.sources if isinstance(source.text, SelfReplay)]
         if written and not kind.frames_documents:
             raise UserError(
@@ -181,6 +198,13 @@ class Sources(Feature):
                 )
         if self.mix is not None:
             weighted = [part for text in texts if text.share is None for part in divide(text, self.mix, seed)]
+            if self._maskings:
+                named = list(zip(self.mix.objectives, self._maskings, strict=True))
+                weighted = [
+                    replace(part, name=f"{part.name} ({name})", key=f"{part.key} ({name})", masking=masking)
+                    for part in weighted
+                    for name, masking in named
+                ]
             texts = [*weighted, *(text for text in texts if text.share is not None)]
         rest = 1 - sum(text.share or 0 for text in texts)
         of_mix = [text for text in texts if text.share is None]

@@ -33,6 +33,7 @@ from acclimate.engine.callbacks import ResumableCallback, find_newest_checkpoint
 from acclimate.engine.ledger import SourceLedger
 from acclimate.engine.sampler import EpochSampler, MixtureSampler
 from acclimate.engine.trainer import LOG_FILE, StepTrainer
+from acclimate.parts.masking.base import Strategy
 
 COUNTS = ("documents", "duplicates", "leaked", "broken", "truncated", "repeated")
 """What is recorded of a text, unless it is 0."""
@@ -58,6 +59,7 @@ class MixedText:
         key: Its name for the mix.
         parent: Index of the text that it is a part of, where the mix divides texts; else its own.
         heldout: Rows that are not trained on, on which the mix measures the loss; None if it does not.
+        masking: Its masking, where the mix weights objectives; else None for that of the training.
     """
 
     name: str
@@ -66,6 +68,7 @@ class MixedText:
     key: str = ""
     parent: int = 0
     heldout: Rows | None = None
+    masking: Strategy | None = None
 
 
 class MixedRows(Rows):
@@ -162,6 +165,11 @@ class Mixture:
     def mean_length(self) -> float:
         """Mean tokens per row of the mix."""
         return mean_length(self.texts, self._shares())
+
+    @property
+    def maskings(self) -> dict[int, Strategy]:
+        """The masking of each text that has one of its own, by index."""
+        return {number: text.masking for number, text in enumerate(self.texts) if text.masking is not None}
 
     @property
     def adapts(self) -> bool:
@@ -291,6 +299,7 @@ class Mixture:
         if not of_domain:
             raise UserError("The mix does not read the domain text, so it has no epochs; give --steps or --tokens.")
         wanted = float(budget.epochs or 0) * sum(int(self._lengths[number].sum()) for number in domain)
+        wanted /= max(1, len(self.mix.objectives) if self.mix else 1)  # each objective reads the same text
         return max(1, math.ceil(wanted / of_domain))
 
     def _report(self, steps: int, progress: bool) -> None:

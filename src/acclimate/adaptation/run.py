@@ -203,7 +203,8 @@ class Run:
 
         A masking strategy of the method may only know the training text.
         """
-        return replace(self.collator, masking=self.masking if self.kind.uses_masking else RandomMasking())
+        masking = self.masking if self.kind.uses_masking else RandomMasking()
+        return replace(self.collator, masking=masking, maskings={})
 
     @property
     def about_warm_up(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ run would have read, and no state of a data loader has to be saved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Collator:
         layout: ``"padded"`` has one text per row, with texts of similar length together; ``"packed"`` puts
             several texts into a row, where they do not attend to each other.
         capacity: Maximum tokens per packed row, unless the longest text of a step has more.
+        maskings: Masking of the texts of some sources, by index of the source, instead of ``masking``.
         rewritings: Ways of rewriting the texts that views need.
         policy: Rounding of the widths of micro-batches, and the cost of another micro-batch.
         kind: The kind of the model, which determines the labels.
@@ -62,6 +63,7 @@ class Collator:
     rewritings: tuple[Rewriting, ...] = ()
     policy: PaddingPolicy = MINIMAL_PADDING
     capacity: int = 0
+    maskings: Mapping[int, Masking] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -108,7 +110,8 @@ class Collator:
             lengths: Tokens of each text.
         """
         order = np.argsort(-np.array(lengths), kind="stable").tolist()
-        growth = getattr(self.masking, "growth", 1.0) if self.kind.pairs else 1.0
+        maskings = (self.masking, *self.maskings.values())
+        growth = max(getattr(masking, "growth", 1.0) for masking in maskings) if self.kind.pairs else 1.0
         ordered = [round(growth * lengths[index]) for index in order]
         # What rewritings draw for a short text may be longer than the text.
         drawn = max((how.width for how in self.rewritings), default=0)
@@ -143,12 +146,12 @@ class Collator:
             sources: Source of each text by index; None if all have one source.
         """
         corrupted: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
-        for block, rng in blocks:
-            if self.kind.pairs:
-                texts = {**texts, **{index: self._pair(texts[index], rng) for index in block.tolist()}}
-            elif self.kind.targets is not None and getattr(self.masking, "rearranges", False):
-                texts = {**texts, **{index: self._rearrange(texts[index], rng) for index in block.tolist()}}
-            masked, labels = self._corrupt([texts[index] for index in block.tolist()], rng)
+        for own, rng, block in self._by_masking(blocks, sources or {}):
+            if own.kind.pairs:
+                texts = {**texts, **{index: own._pair(texts[index], rng) for index in block.tolist()}}
+            elif own.kind.targets is not None and getattr(own.masking, "rearranges", False):
+                texts = {**texts, **{index: own._rearrange(texts[index], rng) for index in block.tolist()}}
+            masked, labels = own._corrupt([texts[index] for index in block.tolist()], rng)
             # A separate generator, so that a method with rewritings masks the same tokens as one without.
             seeds = rng.spawn(1)[0].integers(2**63, size=len(block))
             corrupted.update(zip(block.tolist(), zip(masked, labels, seeds, strict=True), strict=True))
@@ -158,6 +161,16 @@ class Collator:
             return batches
         found = [torch.tensor([sources[index] for row in part for index in row]) for part in parts]
         return [replace(batch, source=source) for batch, source in zip(batches, found, strict=True)]
+
+    def _by_masking(
+        self, blocks: Sequence[tuple[np.ndarray, np.random.Generator]], sources: Mapping[int, int | None]
+    ) -> Iterator[tuple[Collator, np.random.Generator, np.ndarray]]:
+        """Yield the parts of blocks whose texts have one masking, the collator with it, and their generator."""
+        for block, rng in blocks:
+            number = np.array([one if (one := sources.get(i)) in self.maskings else -1 for i in block.tolist()])
+            for source in np.unique(number).tolist():
+                own = self if source < 0 else replace(self, masking=self.maskings[source])
+                yield own, rng, block[number == source]
 
     def _for_processes(self, lengths: Sequence[int], size: int) -> Collator:
         """Return the collator that splits these texts into micro-batches that ``size`` processes share evenly.

@@ -187,6 +187,59 @@ def test_limited_domain_text_is_read_once():
     assert plan["target_tokens"] == pytest.approx(4e7 / plan["share"]["value"], rel=1e-6)
 
 
+def repeating(share, tokens, unique, decay=4, worth=0.1, harm=np.zeros_like):
+    """Return planted losses of domain text of ``unique`` tokens, whose tokens lose value with every repetition."""
+    epochs = np.maximum(1, share * tokens / unique)
+    value = np.minimum(share * tokens, unique) + unique * decay * (1 - np.exp((1 - epochs) / decay))
+    domain = 2 + 1.5 * ((value + worth * (1 - share) * tokens) / 1e4) ** -0.3 + harm(epochs)
+    return domain, cmr(share, tokens)[1]
+
+
+LARGE = 64e6
+"""Tokens of a training whose runs have at most a sixteenth."""
+
+
+def repeated(law, unique, matched):
+    """Return runs of at most a sixteenth of the tokens, whose domain text is as small as they are, or is whole."""
+    rows, rng = [{"share": 1, "tokens": 0, "domain_loss": 4.0, "general_loss": 2.37}], np.random.default_rng(1)
+    for tokens, share in itertools.product(LARGE / 16 / 4.0 ** np.arange(4), SHARES):
+        text = unique * (tokens if matched else LARGE)
+        domain, general = np.array(law(share, tokens, text)) + rng.normal(0, NOISE, 2)
+        losses = {"domain_loss": domain, "general_loss": general, "epochs": share * tokens / text}
+        rows.append({"share": share, "tokens": tokens, **losses})
+    return rows
+
+
+def check_repeated(law, unique):
+    grid = np.linspace(0.1, 1, 901)
+    best = grid[np.argmin(law(grid, LARGE, unique * LARGE)[0])]
+    given = {"tolerance": 3, "target_tokens": int(LARGE), "domain_tokens": int(unique * LARGE), "law": "cmr", **FEW}
+    plan = plan_ratio(repeated(law, unique, True), repeat=True, **given)
+    assert abs(plan["share"]["value"] - best) <= 0.05 and not plan["refused"], (best, plan["share"], plan["refused"])
+    assert plan["epochs"] == pytest.approx(plan["share"]["value"] / unique)
+    assert "is read" in repr(plan)
+    return best, given
+
+
+def test_runs_that_repeat_as_often_as_the_training_find_its_share_at_a_sixteenth_of_the_tokens():
+    best, given = check_repeated(repeating, 0.05)
+    rows = repeated(repeating, 0.05, False)
+    today = plan_ratio(rows, **{**given, "domain_tokens": None})
+    assert abs(today["share"]["value"] - best) > 0.3
+    assert "the runs read theirs at most 1.2 times" in plan_ratio(rows, repeat=True, **given)["refused"]
+
+
+@pytest.mark.slow
+@each(("law", "unique"), [
+    (partial(repeating, decay=15, worth=0.05), 0.01),
+    (partial(repeating, worth=0.05, harm=lambda epochs: 0.004 * np.maximum(0, epochs - 3)), 0.05),
+    (partial(repeating, harm=lambda epochs: 0.01 * np.maximum(0, epochs - 4)), 0.1),
+    (partial(repeating, harm=lambda epochs: 0.0004 * (epochs - 1) ** 2), 0.05),
+])  # fmt: skip
+def test_repetitions_that_harm_are_found_as_well(law, unique):
+    check_repeated(law, unique)
+
+
 @pytest.mark.slow
 def test_the_cross_domain_law_plans_a_domain_of_which_only_small_runs_are_known():
     def planted(coefficient, share, tokens):
@@ -274,6 +327,9 @@ RUN = {"run": True, "general": "g.txt", "out": "out"}
     ("--parameters", SIZES, {}),
     ("no term for the size", SIZES, {"law": "cmr", "parameters": 3}),
     ("at least 3 domains", GOOD, {"law": "cross-domain"}),
+    ("needs --domain-tokens", GOOD, {"repeat": True}),
+    ("column epochs.* 20 of 20 runs", GOOD, {"repeat": True, "domain_tokens": 10**6}),
+    ("and --target-tokens", (), {**RUN, "model": "m", "tokens": 10**6, "repeat": True, "domain_tokens": 10**6}),
     ("remove --log", GOOD, RUN),
     ("--out", (), {**RUN, "out": None}),
     ("--model", (), {**RUN, "tokens": 10**6}),
@@ -335,6 +391,10 @@ def test_the_study_of_a_plan(tmp_path):
     tokens = sorted({one["tokens"] for one in adapted})
     assert [b / a for a, b in itertools.pairwise(tokens)] == pytest.approx([4] * 3, rel=0.01)
     assert study["adapt"]["batch_size"] == 64 and study["adapt_seeds"] == 1
+    StudyConfig.of(study, "study of a plan")
+    study = ratio_study(replace(options, repeat=True, domain_tokens=10_000, target_tokens=200_000))
+    parts = {one["adapt"]["tokens"]: one["select"]["random"]["share"] for one in study["methods"][1:]}
+    assert parts == {tokens: tokens / 200_000 for tokens in tokens}
     StudyConfig.of(study, "study of a plan")
 
 

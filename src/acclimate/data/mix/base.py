@@ -172,6 +172,14 @@ class Mix(Part, ABC):
         return ()
 
     @property
+    def objectives(self) -> tuple[str, ...]:
+        """Maskings, each as in ``--masking``, with which the mix weights each source; empty for the training's own.
+
+        A source then is as many sources as there are objectives, named ``"NAME (OBJECTIVE)"``.
+        """
+        return ()
+
+    @property
     def moments(self) -> tuple[float, ...]:
         """Shares of the training at which the mix is asked, ascending from 0."""
         return (0.0,)

@@ -262,6 +262,28 @@ class MixtureLaw(Law):
         return np.stack([np.ones_like(grown), powered, grown, powered * grown], 1)
 
 
+class RepeatedLaw(Law):
+    """The loss on domain text that is read more than once: L = E + B / D^beta + F (epochs - 1)^eta.
+
+    D counts tokens by their value: text that is read again loses it exponentially (Muennighoff et al., 2023), with
+    ``decay`` epochs as the constant, and general text has the value ``worth``. The last term is the harm of many
+    repetitions. ``share`` is the share of domain text, and ``unique`` the tokens of different domain text, both per
+    token of the training; ``tokens`` has a unit of about the geometric mean.
+    """
+
+    name = "repeated"
+    bounds = {"beta": (0.02, 1.5), "decay": (0.2, 100.0), "worth": (0.0, 1.0), "eta": (0.5, 3.0)}
+    coefficients = ("E", "B", "F")
+
+    def columns(self, exponents: np.ndarray, inputs: Inputs) -> np.ndarray:
+        """Return the terms (points, coefficients)."""
+        beta, decay, worth, eta = exponents
+        share, unique = inputs["share"], inputs["unique"]
+        again = np.maximum(0, share - unique)
+        value = share - again - unique * decay * np.expm1(-again / (unique * decay)) + worth * (1 - share)
+        return np.stack([np.ones_like(share), (value * inputs["tokens"]) ** -beta, (again / unique) ** eta], 1)
+
+
 class PowerLaw(Law):
     """A power law with an offset, y = a + b x^p, in the input ``x``."""
 

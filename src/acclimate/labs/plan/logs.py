@@ -159,6 +159,13 @@ def _flatten_log(rows: Iterable[Row]) -> Iterable[Row]:
 def loss_points(results: StudyResults) -> Iterable[Row]:
     """Yield a row per adaptation of a study that measured domain and general text, and a row of the base model."""
     shares = {method["label"]: _domain_share(method.get("adapt", {})) for method in results.config.get("methods", [])}
+    # Tokens of the text of each selection; a run without replay does not record how often it read its text.
+    selected = {method["label"]: str(method.get("select")) for method in results.config.get("methods", [])}
+    sizes: dict[tuple[str | None, str | None, str], float] = {}
+    for row in results.adaptations:
+        for text in row.mix:
+            if text["name"] in DOMAIN and text.get("epochs"):
+                sizes[row.model, row.domain, selected.get(row.method, "")] = text["tokens"] / text["epochs"]
     losses = {(row.model, row.domain, row.method, row.task, row.text): row for row in results.losses}
     done = set()
     for row in results.adaptations:
@@ -181,7 +188,10 @@ def loss_points(results: StudyResults) -> Iterable[Row]:
         found = [dict(zip(loss.adapt_seeds, loss.by_seed, strict=False)).get(row.seed) for loss in (domain, general)]
         if share is not None and None not in found:
             measured = {"domain_loss": found[0], "general_loss": found[1], "seconds": row.seconds}
-            yield {**about, "method": row.method, "share": share, "tokens": row.tokens, "seed": row.seed, **measured}
+            size = sizes.get((row.model, row.domain, selected.get(row.method, "")))
+            repeated = {"epochs": share * row.tokens / size} if size else {}
+            about_run = {"method": row.method, "share": share, "tokens": row.tokens, "seed": row.seed}
+            yield {**about, **about_run, **repeated, **measured}
 
 
 def _domain_share(adapt: Mapping[str, Any]) -> float | None:

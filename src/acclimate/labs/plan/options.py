@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from acclimate.adaptation.replay_options import MixSources
 from acclimate.base.bounds import Count, Integer, NonNegative, Number, Positive, Price, SeedCount, TokenCount
 from acclimate.base.options import DATA, METHOD, MODEL, TRAINING, Option, options
 from acclimate.base.registry import parse_number
 from acclimate.base.verbs import EVALUATE, register_group, register_verb
-from acclimate.data.fields import Folder, Places, Progress, Seed, Strings, read_listed
+from acclimate.data.fields import Folder, MaxLength, Places, Progress, Seed, Strings, read_listed
 from acclimate.data.reading import TextOptions
 
 if TYPE_CHECKING:
@@ -152,6 +153,14 @@ class RatioOptions(PilotOptions):
             DATA,
         ),
     ] = None
+    repeat: Annotated[
+        bool,
+        Option(
+            "Repeat the text of --domain-tokens until --target-tokens; the runs have to read theirs as often.",
+            METHOD,
+            more="With --run each reads a part of the corpus that is as small as the run is.",
+        ),
+    ] = False
     general: Annotated[
         Places,
         Option(
@@ -178,6 +187,45 @@ class RatioOptions(PilotOptions):
         Field(ge=3, le=8),
         Option("With --run: numbers of tokens per run, each a quarter of the next.", TRAINING),
     ] = 4
+
+
+@register_verb(
+    "plan mixture",
+    "acclimate.labs.plan.pilots:plan_mixture",
+    show="show_mixture",
+    example=(
+        "acclimate plan mixture --model roberta-base --corpus reviews/ --source wiki=wiki.txt --tokens 1000000 --out "
+        "plan/"
+    ),
+    page="docs/plan.md",
+    order=4,
+)
+@options
+class MixtureOptions(TextOptions):
+    """Rank mixtures of several texts by models that are simulated from one adaptation to each text."""
+
+    _: KW_ONLY
+    model: Annotated[str | None, Option("Model folder or name on the Hugging Face Hub; required.", MODEL)] = None
+    corpus: Annotated[Places, Option("Domain text, as file, folder, glob or hf:NAME; required.", DATA, many=True)] = ()
+    sources: MixSources = None
+    out: Folder = None
+    tokens: Annotated[TokenCount | None, Option("Tokens of all adaptations together; required.", TRAINING)] = None
+    mixtures: Annotated[
+        Integer, Field(ge=4, le=1000), Option("Mixtures to try before the search refines.", METHOD)
+    ] = 16
+    domain_weight: Annotated[
+        Number | None,
+        Field(ge=0, le=1),
+        Option("Weight of the loss on domain text in the goal; the others share the rest.", METHOD, default="equal"),
+    ] = None
+    documents: Annotated[Count, Option("Maximum held-out documents per text.", DATA)] = 200
+    max_length: MaxLength = 128
+    settings: Annotated[
+        dict[str, Any] | None,
+        Option("Option of the adaptations, such as adapter='lora rank=16' or batch_size=64.", TRAINING, flag="--set"),
+    ] = None
+    seed: Annotated[Seed, Option("Random seed.")] = 0
+    progress: Progress = True
 
 
 @register_verb(

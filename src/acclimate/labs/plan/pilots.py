@@ -13,7 +13,7 @@ from acclimate.base.verbs import Next
 from acclimate.data.reading import TextOptions, default_task_name, text_words
 from acclimate.data.task_kinds import open_task
 from acclimate.labs.plan.budget import LEVELS, make_budget_plan
-from acclimate.labs.plan.options import BudgetOptions, RatioOptions, ScheduleOptions
+from acclimate.labs.plan.options import BudgetOptions, MixtureOptions, RatioOptions, ScheduleOptions
 from acclimate.labs.plan.plans import Plan, check_plan_folder, show_plan
 from acclimate.labs.plan.ratio import make_ratio_plan
 from acclimate.labs.plan.schedule import Schedule, make_schedule_plan
@@ -57,6 +57,41 @@ def show_ratio(plan: Plan, options: RatioOptions) -> Iterator[Any]:
         texts = text_words("--replay", options.general or None, "GENERAL")
         words += [f"{word}={2 * replay / len(texts):g}" if place % 2 else word for place, word in enumerate(texts)]
     yield Next(["adapt", *words, "--tokens", plan["target_tokens"], "--out", "adapted"], "to train with it")
+
+
+@verb(MixtureOptions)
+def plan_mixture(options: MixtureOptions) -> Plan:
+    """Rank mixtures of several texts without training on any of them.
+
+    The model is adapted to each text alone, with LoRA. The model of a mixture is simulated by the weighted sum of what
+    these adaptations have changed, and measured on held-out text (OP-Mix, Hu et al., 2026).
+
+    Returns:
+        The plan: ``weights`` of the best mixture by text; ``gain``, how its loss differs from the loss with equal
+        weights, with ``low`` and ``high``; ``refused``, the reason if it is not shown to be better.
+
+    Raises:
+        UserError: If something is missing, a text is too short, or an adaptation fails.
+    """
+    from acclimate.labs.plan.mixture import make_mixture_plan  # imports torch
+
+    check_plan_folder(options.out)
+    plan = make_mixture_plan(options)
+    if options.out is not None:
+        plan.save(options.out)
+    return plan
+
+
+def show_mixture(plan: Plan, options: MixtureOptions) -> Iterator[Any]:
+    """Yield what ``acclimate plan mixture`` prints."""
+    yield from show_plan(plan, options)
+    if plan["refused"]:
+        return
+    words = ["--model", options.model, *text_words("--corpus", options.corpus or None)]
+    for name, text in (options.sources or {}).items():
+        words += ["--source", f"{name}={text}"]
+    mix = " ".join(["fixed", *(f"{name}={share:g}" for name, share in plan["weights"].items())])
+    yield Next(["adapt", *words, "--mix", mix, "--out", "adapted"], "to train with it")
 
 
 @verb(BudgetOptions)
@@ -168,11 +203,15 @@ def ratio_study(options: RatioOptions) -> dict[str, Any]:
             f"With --tokens {options.tokens:,} the smallest run has {budgets[0]:,} tokens, too few to train on: give "
             f"at least {needed:,}, or fewer --budgets or --shares."
         )
+    if options.repeat and not (options.domain_tokens and options.target_tokens):
+        raise UserError("--repeat needs --domain-tokens and --target-tokens, to know how often the text is read.")
+    parts = {tokens: tokens / options.target_tokens for tokens in budgets} if options.repeat else {}
     methods = [
         {
             "name": "lm",
             "label": f"{share:g} of domain, {tokens} tokens",
             "adapt": {"tokens": tokens, "replay": round(1 - share, 6)},
+            **({"select": {"random": {"share": parts[tokens]}}} if parts.get(tokens, 1) < 1 else {}),
         }
         for tokens in budgets
         for share in options.shares

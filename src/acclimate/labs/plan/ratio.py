@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.base.errors import UserError
-from acclimate.labs.plan.laws import DomainLaw, Fit, Law, MixtureLaw, PowerLaw, fit_law, interval, redraw
+from acclimate.labs.plan.laws import DomainLaw, Fit, Law, MixtureLaw, PowerLaw, RepeatedLaw, fit_law, interval, redraw
 from acclimate.labs.plan.logs import Row, read_rows, select_rows, take_number
 from acclimate.labs.plan.options import RatioOptions
 from acclimate.labs.plan.plans import Estimate, Plan, describe_far, in_words, is_degenerate, is_too_wide
@@ -66,6 +66,15 @@ class Points:
         own = shares if text == "domain" else 1 - shares
         return {"share": own, "domain_share": shares, "tokens": tokens / self.unit, **more}
 
+    def parameters(self, law: Law) -> int:
+        """Return the number of parameters of a law, or of the one of repeated domain text if that has more."""
+        return max(law.parameters, RepeatedLaw().parameters if "unique" in self.inputs else 0)
+
+    def fit(self, law: Law, text: str, seed: int, keep: np.ndarray | slice = slice(None)) -> Fit:
+        """Return the fit of a law to the loss on a text at some points; repeated domain text has a law of its own."""
+        own = RepeatedLaw() if text == "domain" and "unique" in self.inputs else law
+        return fit_law(own, self.at(text, keep), self.losses[text][keep], seed=seed)
+
 
 def make_ratio_plan(options: RatioOptions) -> Plan:
     """Fit the laws to measured runs, and find the share.
@@ -74,11 +83,10 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
         UserError: If the points cannot be read, are too few, or lack the loss of the base model.
     """
     points = read_points(options)
-    target = float(options.target_tokens or BEYOND * points.tokens.max())
+    target = _target_of(options, points.tokens)
     candidates = {law.name: law for law in _candidates(options.law, points)}
     all_fits: dict[str, Fits] = {
-        name: {text: fit_law(law, points.at(text), points.losses[text], seed=options.seed) for text in points.losses}
-        for name, law in candidates.items()
+        name: {text: points.fit(law, text, options.seed) for text in points.losses} for name, law in candidates.items()
     }
     smaller = {name: _fit_smaller(law, points, options.seed) for name, law in candidates.items()}
     checks = {name: _check(fits, points, points.losses) for name, fits in smaller.items()}
@@ -94,9 +102,10 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
     cap = base + options.tolerance
     measured = points.inputs["domain_share"]
     grid = np.linspace(measured.min(), measured.max(), GRID)
-    tokens = np.full(GRID, target) if options.domain_tokens is None else options.domain_tokens / grid
-    new = {text: points.new(text, grid, tokens) for text in points.losses}
     limited = options.domain_tokens is not None
+    once = limited and not options.repeat
+    tokens = (options.domain_tokens or target) / grid if once else np.full(GRID, target)
+    new = {text: points.new(text, grid, tokens) for text in points.losses}
     predictions = {
         text: _Prediction(all_fits[law][text].predict(read), np.stack([draw[text].predict(read) for draw in draws]))
         for text, read in new.items()
@@ -114,6 +123,7 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
         or _find_scatter(all_fits[law]["general"], options.tolerance)
         or ("no law fits the measured losses on general text. Measure more runs." if ruled_out == "all" else "")
         or _find_disagreement(law, found, others, float(grid[1] - grid[0]))
+        or _find_unmatched(points, float(grid[where]))
         or is_too_wide(found, float(grid[0]), float(grid[-1]))
     )
     notes = [*describe_far(float(tokens[where]) / points.tokens.max(), "tokens of the largest run")]
@@ -132,6 +142,7 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
         "laws": {name: name in plausible for name in candidates},
         "points": len(measured),
         "target_tokens": round(float(tokens[where])),
+        "epochs": float(grid[where]) / points.planned["unique"] if options.repeat else None,
         "tolerance": options.tolerance,
         "base": {**points.base, "general": base},
         "share": found.as_dict(),
@@ -146,7 +157,7 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
     rows = [
         {
             "domain share": float(grid[index]),
-            **({} if options.domain_tokens is None else {"tokens": round(float(tokens[index]))}),
+            **({"tokens": round(float(tokens[index]))} if once else {}),
             **{
                 f"{text} loss{end}": getattr(made.at(index), key)
                 for text, made in predictions.items()
@@ -157,6 +168,10 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
     ]
     draw = _figure(points, all_fits[law], predictions, grid, cap, values)
     return Plan("ratio", values, _describe(values, options), "Predicted losses by share of domain text", rows, draw)
+
+
+def _target_of(options: RatioOptions, tokens: np.ndarray) -> float:
+    return float(options.target_tokens or BEYOND * tokens.max())
 
 
 def read_points(options: RatioOptions) -> Points:
@@ -201,6 +216,16 @@ def read_points(options: RatioOptions) -> Points:
         for name in ("first", "drop"):
             inputs[name] = np.array([traits[str(row.get("domain"))][name] for row in runs])
             planned[name] = traits[options.domain][name]
+    if options.repeat:
+        if options.domain_tokens is None or len(sizes) > 1 or cross:
+            raise UserError("--repeat needs --domain-tokens, and runs of one domain and one size of the model.")
+        if lacking := sum("epochs" not in row for row in runs):
+            raise UserError(
+                f"--repeat needs the column epochs, how often each run read its domain text; {lacking} of {len(runs)} "
+                "runs lack it. Add it, or use --run."
+            )
+        inputs["unique"] = np.maximum(1e-6, share) / np.maximum(1e-3, [take_number(row, "epochs", 0) for row in runs])
+        planned["unique"] = options.domain_tokens / _target_of(options, tokens)
     return Points(inputs, losses, budgets, tokens, unit, base, planned)
 
 
@@ -231,9 +256,9 @@ def _candidates(name: str, points: Points) -> list[Law]:
     wanted: list[Law] = [] if sizes or name not in ("auto", "cmr") else [MixtureLaw()]
     if name != "cmr":
         wanted.append(DomainLaw(sizes=sizes, domains=name == "cross-domain"))
-    fitting = [law for law in wanted if law.parameters < len(points.tokens)]
+    fitting = [law for law in wanted if points.parameters(law) < len(points.tokens)]
     if not fitting:
-        needed = min(law.parameters for law in wanted) + 1
+        needed = min(map(points.parameters, wanted)) + 1
         raise UserError(f"The law needs at least {needed} runs; there are {len(points.tokens)}. Add runs.")
     return fitting
 
@@ -241,9 +266,9 @@ def _candidates(name: str, points: Points) -> list[Law]:
 def _fit_smaller(law: Law, points: Points, seed: int) -> Fits | None:
     """Return the fits without the largest budget, for :func:`_check`; None if too few points are left."""
     kept = points.budgets < points.budgets.max()
-    if kept.sum() <= law.parameters or len(set(points.budgets)) <= 2:
+    if kept.sum() <= points.parameters(law) or len(set(points.budgets)) <= 2:
         return None
-    return {text: fit_law(law, points.at(text, kept), points.losses[text][kept], seed=seed) for text in points.losses}
+    return {text: points.fit(law, text, seed, kept) for text in points.losses}
 
 
 def _check(fits: Fits | None, points: Points, losses: Mapping[str, np.ndarray]) -> dict[str, float] | None:
@@ -330,7 +355,7 @@ def _find_degenerate(points: Points, predictions: Mapping[str, _Prediction]) -> 
     for text, made in predictions.items():
         if why := is_degenerate(points.losses[text], made.values, f"{text} text"):
             return why
-    if "first" in points.inputs or "parameters" in points.inputs:
+    if {"first", "parameters", "unique"} & points.inputs.keys():
         return ""
     least, most = (float(end(points.inputs["domain_share"])) for end in (np.min, np.max))
     more_share = np.array([0, most - least, most**2 - least**2, 0, 0])  # at the geometric mean of the tokens
@@ -402,6 +427,20 @@ def _find_scatter(fit: Fit, tolerance: float) -> str:
     return (
         f"the losses on general text scatter by {scatter:.3g} nats, more than the tolerance of {tolerance:g}. Measure "
         "them on more text, or allow more."
+    )
+
+
+def _find_unmatched(points: Points, share: float) -> str:
+    """Return that a training would repeat its domain text more often than the runs did; empty if it would not."""
+    if "unique" not in points.inputs:
+        return ""
+    planned = share / points.planned["unique"]
+    measured = np.max(points.inputs["domain_share"] / points.inputs["unique"])
+    if planned <= SAME_BUDGET * max(1.0, measured):
+        return ""
+    return (
+        f"the training would read its domain text {planned:.1f} times, the runs read theirs at most {measured:.1f} "
+        "times. Measure runs that read as small a part of the domain text as they are short, as --run --repeat does."
     )
 
 
@@ -495,6 +534,8 @@ def _describe(values: Mapping[str, Any], options: RatioOptions) -> list[str]:
         lines = [f"Domain share: {in_words(share, 2)}, {goal} whose loss on general text stays {limit}."]
         losses = "; ".join(f"{text} {in_words(found)}" for text, found in values["predicted"].items())
         lines.append(f"Predicted loss in nats: {losses}.")
+        if values["epochs"] is not None:
+            lines.append(f"Domain text is read {values['epochs']:.1f} times.")
     lines.append(f"{LAWS[values['law']]} law, fitted to {values['points']} runs.")
     if check := values["checks"][values["law"]]:
         lines.append(

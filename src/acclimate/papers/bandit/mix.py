@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BeforeValidator
 
 from acclimate.api import AdaptiveMix, History, Measure, UserError, register_mix
+
+
+def read_objectives(value: Any) -> Any:
+    """Return names that are separated by commas as a tuple."""
+    return tuple(one.strip() for one in value.split(",") if one.strip()) if isinstance(value, str) else value
 
 
 @register_mix(
@@ -24,18 +30,27 @@ class Bandit(AdaptiveMix):
     the rewards, mixed with equal weights. All sources with a weight are read between two rounds, so each reveals its
     reward, and EXP3's division by the probability of the arm that was drawn is not needed.
 
+    With ``objectives`` an arm is a source read with one of them, so the shares of the objectives are learned in the
+    training as well (Schioppa et al., 2023). A loss is compared with the earlier ones of its own arm alone.
+
     Attributes:
         eta: Factor of the rewards.
         explore: Share of the weights that is always divided equally.
         memory: Factor of a reward in the sum, one round later; with less than 1 older rewards fade, as the loss of a
             source that has been learned no longer falls.
         loss: The loss whose progress counts.
+        objectives: Maskings, separated by commas, such as ``random,span p=0.4``: each is another objective. For a
+            causal model ``random`` is the prediction of the next token.
+        rule: ``exp3``, or ``fair``: weights in proportion to the moving average of the progress, instead of the
+            softmax (Schioppa et al., 2023).
     """
 
     eta: float = 0.3
     explore: float = 0.2
     memory: float = 0.9
     loss: Literal["train", "heldout"] = "train"
+    objectives: Annotated[tuple[str, ...], BeforeValidator(read_objectives)] = ()
+    rule: Literal["exp3", "fair"] = "exp3"
 
     def __post_init__(self) -> None:
         """Check the parameters.
@@ -48,6 +63,11 @@ class Bandit(AdaptiveMix):
             raise UserError(
                 "Mix 'bandit': 'eta' must be positive, 'explore' and 'memory' between 0 and 1, "
                 f"not {self.eta}, {self.explore} and {self.memory}."
+            )
+        if self.objectives and (self.loss != "train" or len({*self.objectives}) < max(2, len(self.objectives))):
+            raise UserError(
+                "Mix 'bandit': 'objectives' are at least two different maskings, and need loss=train, as held-out "
+                "text is masked alike for all."
             )
 
     @property
@@ -62,10 +82,14 @@ class Bandit(AdaptiveMix):
 
     def propose(self, history: History) -> np.ndarray:
         """Return the softmax of the sum of the rewards, mixed with equal weights."""
-        rewards = scale_rewards(progress_of(history.measured(self.reads[0])))
-        fading = self.memory ** np.arange(len(rewards) - 1, -1, -1)
-        total = self.eta * fading @ rewards
-        found = np.exp(total - total.max())
+        progress = progress_of(history.measured(self.reads[0]))
+        fading = self.memory ** np.arange(len(progress) - 1, -1, -1)
+        if self.rule == "fair":
+            found = np.maximum(0, fading @ progress)
+            found = found if found.any() else history.uniform
+        else:
+            total = self.eta * fading @ scale_rewards(progress)
+            found = np.exp(total - total.max())
         return (1 - self.explore) * found / found.sum() + self.explore * history.uniform
 
 

@@ -22,6 +22,15 @@ def test_the_bandit_follows_the_loss_that_falls():
     assert found[-1, 0] > 0.5 > found[-1, 1] > found[-1, 2] > 0.2 / 3 - 1e-9
 
 
+def test_fair_weights_are_in_proportion_to_the_average_progress():
+    losses = [[np.nan] * 3, [4.0, 2.0, 1.0], [3.0, 2.0, 1.5], [2.0, 1.0, 1.2]]
+    mix = read_mix(f"bandit rule=fair explore=0.1 memory=0.5 every={EVERY}")
+    found = train(mix, 4, train_loss=lambda number: losses[number])
+    sums = np.array([1 / 4 / 2 + 1 / 3, 1 / 2, 0.0])  # of the third source -1/2, faded, and 1/5
+    np.testing.assert_allclose(found[-1], 0.9 * sums / sums.sum() + 0.1 / 3)
+    np.testing.assert_allclose(found[0], 1 / 3)
+
+
 def test_a_proposal_of_the_bandit_is_a_softmax_of_fading_rewards():
     losses = np.array([[np.nan] * 3, [4.0, 2.0, np.nan], [3.0, np.nan, 1.0], [2.0, 1.0, 0.9]])
     mix = read_mix(f"bandit eta=0.5 explore=0.1 memory=0.8 every={EVERY}")

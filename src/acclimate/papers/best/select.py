@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +25,10 @@ from acclimate.api import (
     cache_folder,
     content_order,
     fill_tokens,
+    find_file,
     fingerprint,
+    load_embedding,
+    load_task,
     normalize_words,
     read_number,
     read_rating,
@@ -33,14 +37,18 @@ from acclimate.api import (
     texts_fingerprint,
 )
 
+log = logging.getLogger(__name__)
+
 Score = Callable[[Sequence[str]], Iterable[float | None]]
 """Returns the score of each of several documents, or None for no score; higher is better."""
 BLOCK = 64
 """Documents that are scored at once."""
 CLASSIFIER_DOCUMENTS = 20_000
 """Maximum documents of each class from which the classifier of the domain learns."""
-SCORE_PARAMETERS = ("name", "by", "model", "rater", "against", "code")
+SCORE_PARAMETERS = ("name", "by", "model", "rater", "ratings", "criterion", "against", "code")
 """What of the identity determines the scores."""
+FEWEST_RATED = 20
+"""Minimum rated texts: a fifth of them measures the agreement."""
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
@@ -117,6 +125,53 @@ def train_classifier(target: Sequence[str], others: Sequence[str]) -> Score:
     return lambda texts: model.decision_function(list(texts)).tolist()
 
 
+def train_rater(task: Any, embed: Callable[[Sequence[str]], np.ndarray] | None = None) -> tuple[Score, dict[str, Any]]:
+    """Return a ridge regression that imitates ratings, and its agreement with ratings that it has not read.
+
+    Args:
+        task: A regression task; the rater learns from its train and dev texts, and is measured on its test texts.
+        embed: Returns the vectors of texts (texts, dimensions); None for TF-IDF vectors.
+
+    Returns:
+        The rater; ``read`` and ``held_out``, the numbers of texts; Spearman's correlation with the held-out ratings
+        and its 95 % interval (Bonett and Wright, 2000); and the mean absolute errors of the rater and of the mean.
+
+    Raises:
+        UserError: If there are too few texts, pairs of texts, or texts without words.
+    """
+    from scipy.stats import spearmanr
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    read, held = [*task.train, *task.dev], task.test
+    if len(read) + len(held) < FEWEST_RATED or len(held) < 4 or read[0].text_pair is not None:
+        raise UserError(
+            f"Selection 'best': ratings need at least {FEWEST_RATED} single texts with a number each; '{task.name}' "
+            f"has {len(read) + len(held)}."
+        )
+    words = TfidfVectorizer(analyzer=normalize_words, sublinear_tf=True, max_features=MAX_FEATURES)
+    vectors = words if embed is None else FunctionTransformer(embed)
+    model = make_pipeline(vectors, RidgeCV(np.geomspace(1e-3, 1e3, 13)))
+    (texts, wanted), (others, known) = (
+        ([example.text for example in part], np.array([example.target for example in part])) for part in (read, held)
+    )
+    try:
+        model.fit(texts, wanted)
+    except ValueError as error:
+        raise UserError("Selection 'best': the rated texts have no words from which a rater could learn.") from error
+    found = model.predict(others)
+    varies = np.ptp(found) > 0 < np.ptp(known)
+    rho = float(np.clip(spearmanr(found, known).statistic, -1, 1)) if varies else 0.0
+    reach = 1.96 * math.sqrt((1 + rho**2 / 2) / max(1, len(held) - 3))
+    low, high = (math.tanh(math.atanh(max(-1 + 1e-9, min(1 - 1e-9, rho))) + side * reach) for side in (-1, 1))
+    errors = [float(np.abs(guess - known).mean()) for guess in (found, wanted.mean())]
+    agreement = {"read": len(read), "held_out": len(held), "spearman": rho, "low": low, "high": high}
+    agreement |= {"error": errors[0], "error_of_mean": errors[1]}
+    return lambda given: model.predict(list(given)).tolist(), agreement
+
+
 def divide(budget: int, sizes: np.ndarray) -> np.ndarray:
     """Return whole numbers in proportion to sizes, with ``budget`` as their sum (largest remainders)."""
     shares = budget * sizes / sizes.sum()
@@ -139,13 +194,17 @@ class Best(Budget):
     Attributes:
         by: ``rules`` for the rules for web pages of Gopher; ``perplexity`` for the loss per token of ``model`` or,
             without one, of a trigram model of the target text; ``domain`` for a classifier that tells the target text
-            from others; or ``rater``.
+            from others; ``rater``; or ``ratings`` for a rater that is trained to imitate given ratings.
         rater: ``FILE.py:FUNCTION``: a function from a text to a number, or None for no score, such as a rater of
             quality; in Python the function itself. Or a language model as a writer with its options, in quotation
             marks: ``rater="http://HOST:PORT/v1 model=NAME prompt='... {text}'"``; the first number in its answer
             is the score. It is asked once for each document.
+        ratings: With ``by=ratings``: a table of texts with a number each. A rater is trained on them, and its
+            agreement is measured on a fifth of them; it is in the report.
+        criterion: Column of the ratings, if there are several criteria.
         key: What identifies the rater in the cache, such as the version of a service; by default its code.
-        model: Language model whose loss is measured: a folder or a name on the Hugging Face Hub.
+        model: Language model whose loss is measured: a folder or a name on the Hugging Face Hub. With ``by=ratings``
+            an encoder, whose vectors the rater reads instead of TF-IDF vectors.
         against: The other texts of the classifier: a sample of the ``pool``, or the ``general`` text.
         least: Minimum score.
         quota: Shares of the sources (files or datasets) in the budget of tokens: ``original`` as in the corpus,
@@ -158,10 +217,13 @@ class Best(Budget):
 
     main: ClassVar[str] = "by"
     functions: ClassVar[tuple[str, ...]] = ("rater",)
+    files: ClassVar[tuple[str, ...]] = ("ratings",)
     models: ClassVar[tuple[str, ...]] = ("model",)
-    by: Literal["rules", "perplexity", "domain", "rater"] = "rules"
+    by: Literal["rules", "perplexity", "domain", "rater", "ratings"] = "rules"
     model: str | None = None
     rater: Writing | None = None
+    ratings: str | None = None
+    criterion: str | None = None
     key: FunctionKey | None = None
     against: Literal["pool", "general"] = "pool"
     least: float | None = None
@@ -181,6 +243,10 @@ class Best(Budget):
             raise UserError("Selection 'best' needs a limit: give tokens, documents, share or least.")
         if (self.by == "rater") != (self.rater is not None):
             raise UserError("Selection 'best': by=rater goes with rater=FILE.py:FUNCTION.")
+        if (self.by == "ratings") != (self.ratings is not None) or (self.criterion and not self.ratings):
+            raise UserError("Selection 'best': by=ratings goes with ratings=FILE, and criterion with both.")
+        if self.ratings is not None and find_file(self.ratings) is None:
+            raise UserError(f"Selection 'best': there is no file '{self.ratings}'; give ratings=FILE of rated texts.")
         if self.quota and budget not in ("tokens", "share"):
             raise UserError("Selection 'best': quotas are shares of tokens; give tokens or share.")
         if self.repeat < 1 or (self.repeat > 1 and budget not in ("tokens", "share")):
@@ -256,7 +322,7 @@ class Best(Budget):
         own = {name: value for name, value in self.identity().items() if name in SCORE_PARAMETERS}
         key = fingerprint([own, context.identity(self.reads), texts_fingerprint(documents)])
         file = cache_folder() / "scores" / f"{key}.npy"
-        if file.is_file():
+        if file.is_file() and self.ratings is None:  # a rater is trained again, to measure its agreement
             return np.load(file)
         found = list[float]()
         with Progress("Scoring documents", len(documents), unit="documents", enabled=context.progress) as bar:
@@ -292,6 +358,18 @@ class Best(Budget):
                     documents[int(place)] for place in content_order(documents, self.seed)[:CLASSIFIER_DOCUMENTS]
                 ]
             return train_classifier(target[:CLASSIFIER_DOCUMENTS], list(others)[:CLASSIFIER_DOCUMENTS])
+        if self.by == "ratings":
+            task = load_task(self.ratings, label_column=self.criterion, task_kind="regression")
+            embed = None if self.model is None else load_embedding(self.model, documents, (), context)
+            score, agreement = train_rater(task, embed)
+            context.notes["rater"] = agreement
+            if agreement["low"] <= 0:
+                log.warning(
+                    "The rater trained on '%s' shows no agreement with the %d ratings held out (Spearman %.2f, 95 %% "
+                    "interval %.2f to %.2f): what it selects may be arbitrary. Give more ratings.",
+                    *(self.ratings, agreement["held_out"], *(agreement[name] for name in ("spearman", "low", "high"))),
+                )
+            return score
         if self.model is None:
             ngrams = NgramModel(target)
             return lambda texts: list(map(ngrams.score, texts))

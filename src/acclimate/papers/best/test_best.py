@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 
@@ -15,9 +16,10 @@ from acclimate.base.errors import UserError
 from acclimate.data.ngrams import normalize_words
 from acclimate.data.operations import Context, find_accounts
 from acclimate.data.pool import Documents, count_words
+from acclimate.data.task_kinds import load_task
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.papers.best import select as best
-from acclimate.papers.best.select import Best, NgramModel, divide, rule_score
+from acclimate.papers.best.select import Best, NgramModel, divide, rule_score, train_rater
 from tests.cases import each
 from tests.data.select.test_nearest import LAW, SEA, sentences
 from tests.data.select.test_operations import POOL, pool
@@ -147,6 +149,52 @@ def test_the_classifier_and_the_trigrams_find_planted_documents():
         assert len(kept) == 50 and all(text.split()[0] in SEA for text in kept), found
 
 
+@pytest.fixture
+def rated(tmp_path):
+    """Rated texts: the rating is the share of words about the sea, and ``order`` is by chance."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(200):
+        sea = rng.random(12) < rng.random()
+        text = " ".join(rng.choice(SEA if one else LAW) for one in sea)
+        rows.append(
+            {"text": f"{text} {number}", "rating": 1 + 4 * sea.mean() + rng.normal(0, 0.2), "order": rng.random()}
+        )
+    file = tmp_path / "rated.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_a_rater_learns_from_given_ratings_and_its_agreement_is_measured_on_others(rated, caplog):
+    texts = [*sentences(LAW, 60, 1), *sentences(SEA, 60, 2)]
+    for _ in range(2):  # the second time too, as scores are cached
+        chosen = select(
+            texts, {"best": {"by": "ratings", "ratings": str(rated), "criterion": "rating", "documents": 50}}
+        )
+        (account,) = find_accounts(chosen)
+        found = account.notes["rater"]
+        assert all(text.split()[0] in SEA for text in chosen) and "no agreement" not in caplog.text
+        assert (found["read"], found["held_out"]) == (160, 40) and found["low"] > 0.7
+        assert found["low"] < found["spearman"] < found["high"] and found["error"] < found["error_of_mean"] / 2
+    task = load_task(str(rated), label_column="rating", task_kind="regression")
+    score, again = train_rater(task)
+    held = np.array([example.target for example in task.test])
+    guesses = np.array(score([example.text for example in task.test]))
+    ranks = [np.argsort(np.argsort(values)) for values in (held, guesses)]
+    assert again["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1], abs=0.01) and again == pytest.approx(found)
+    assert again["error"] == pytest.approx(np.abs(held - guesses).mean())
+    select(texts, {"best": {"by": "ratings", "ratings": str(rated), "criterion": "order", "documents": 50}})
+    assert "shows no agreement with the 40 ratings" in caplog.text
+
+
+def test_a_rater_may_read_the_vectors_of_an_encoder(rated, tiny_bert):
+    task = load_task(str(rated), label_column="rating", task_kind="regression")
+    share = lambda texts: np.array([[sum(word in SEA for word in text.split())] for text in texts])  # noqa: E731
+    assert train_rater(task, share)[1]["low"] > 0.9
+    given = {"by": "ratings", "ratings": str(rated), "criterion": "rating", "model": str(tiny_bert), "documents": 7}
+    assert len(list(select(POOL, {"best": given}))) == 7
+
+
 def test_perplexity_is_that_of_the_model(tiny_bert):
     found = language_model_loss(tiny_bert, POOL)
     loss = np.array(found["per_text"]) / np.array(found["per_text_masked"])
@@ -167,6 +215,9 @@ def test_equal_scores_are_taken_at_random(monkeypatch):
     [
         ({}, "needs a limit"),
         ({"by": "nothing"}, "'by'"),
+        ({"by": "ratings", "documents": 1}, "goes with ratings=FILE"),
+        ({"criterion": "rating", "documents": 1}, "criterion with both"),
+        ({"by": "ratings", "ratings": "missing.csv", "documents": 1}, "missing.csv"),
         ({"by": "rater", "documents": 1}, "goes with rater"),
         ({"rater": "x.py:f", "documents": 1}, "goes with rater"),
         ({"by": "rater", "rater": "missing.py:f", "documents": 1}, "There is no Python file"),
