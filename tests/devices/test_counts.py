@@ -29,6 +29,7 @@ OPERATORS = {
     "lm, joined": 619,
     "lm, LoRA": 974,
     "classification": 415,
+    "joint": 430,
     "regression": 413,
     "entities": 398,
     "qa": 390,

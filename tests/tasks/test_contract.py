@@ -38,6 +38,12 @@ def _classes(chance, number):
     return {"text": f"{sentence(chance)} {('good', 'bad')[number % 2]}", "label": ("fine", "poor")[number % 2]}
 
 
+def _joint(chance, number):
+    place = number % 4
+    text = f"{sentence(chance)} {('good', 'bad')[number % 2]} {FOODS[place // 2]}"
+    return {"text": text, "label": ("fine", "poor")[number % 2], "auxiliary": ("ask", "tell")[place // 2]}
+
+
 def _numbers(chance, number):
     good = number % 4
     return {"text": " ".join(["good"] * good + ["bad"] * (3 - good) + [sentence(chance)]), "label": good + 0.5}
@@ -95,6 +101,7 @@ class Sample(NamedTuple):
 SAMPLES = {
     "classification": Sample(_classes),
     "regression": Sample(_numbers),
+    "joint": Sample(_joint, {"epochs": 15}),
     "entities": Sample(_entities),
     "qa": Sample(_questions, {"epochs": 8}),
     "choice": Sample(_choices, {"epochs": 8, "max_length": 64}),

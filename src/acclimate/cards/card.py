@@ -24,6 +24,7 @@ print(encoder.similarity(encoder.encode(["A sentence."]), encoder.encode(["Anoth
 ```"""
 """Next step with a sentence encoder, whatever the kind of its language model."""
 LABELS_FILE = "labels.json"
+AUXILIARY_FILE = "auxiliary.safetensors"
 """File of a classifier of sentence vectors: the classes, in the order of the logits."""
 CLASSIFIER_STEP = """Classify texts:
 

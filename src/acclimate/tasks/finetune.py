@@ -35,7 +35,7 @@ from acclimate.tasks.interfaces import (
     learns_pairs,
     resolve_options,
 )
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import FinetuneOptions, JointOptions
 from acclimate.tasks.recipe import default_epochs, rates_to_try
 from acclimate.tasks.result import FinetuneResult
 from acclimate.tasks.run import TaskRun
@@ -125,9 +125,12 @@ def check_kind_options(task: LabelledTask, given: Mapping[str, Any]) -> None:
         applies = kind.own_training or name == "contrastive" or (kind.low_rank and name == "adapter")
         if name in changed and not applies:
             raise UserError(f"'{name}' is for retrieval models, which '{task.name}' does not train; remove it.")
-    for name in defaults(GenerationOptions):
-        if name in changed and kind.name != "generation":
-            raise UserError(f"'{name}' is for tasks of generation, and '{task.name}' is {kind.name}; remove it.")
+    for own, only, what in (
+        (GenerationOptions, "generation", "generation"),
+        (JointOptions, "joint", "the kind joint"),
+    ):
+        if kind.name != only and (name := next((one for one in defaults(own) if one in changed), None)):
+            raise UserError(f"'{name}' is for tasks of {what}, and '{task.name}' is {kind.name}; remove it.")
     for name in ("template", "shots"):
         asks = kind.name == "generation" or (kind.zero_shot and given.get("epochs") == 0)
         if name in changed and not asks:

@@ -143,15 +143,9 @@ def _match_classes(model: PreTrainedModel, known: dict[int, str], fresh: Collect
         path: Where the model was loaded from.
     """
     wanted = [str(name) for name in (model.config.id2label or {}).values()]
-    inside = {id(module) for module in model.base_model.modules()}
-    layers = [
-        (name, layer)
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) and layer.out_features == len(wanted) and id(layer) not in inside
-    ]
-    if not layers or f"{layers[-1][0]}.weight" in fresh:
+    place, last = last_layer(model)
+    if last is None or f"{place}.weight" in fresh:
         return
-    last = layers[-1][1]
     names = [str(known.get(number)) for number in range(len(wanted))]
     if names == wanted:
         return
@@ -175,6 +169,17 @@ def _match_classes(model: PreTrainedModel, known: dict[int, str], fresh: Collect
         last.weight.normal_(std=getattr(model.config, "initializer_range", 0.02))
         if last.bias is not None:
             last.bias.zero_()
+
+
+def last_layer(model: PreTrainedModel) -> tuple[str, Any]:
+    """Return the name and the layer that gives the logits of a head; the layer is None if there is no such layer."""
+    inside = {id(module) for module in model.base_model.modules()}
+    layers = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and layer.out_features == model.config.num_labels and id(layer) not in inside
+    ]
+    return layers[-1] if layers else ("", None)
 
 
 def _order_of(names: list[str], wanted: list[str]) -> list[int] | None:

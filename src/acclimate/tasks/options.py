@@ -91,6 +91,8 @@ OUT = Option(
     study=False,
     recorded=False,
 )
+MAX_CONTEXT = 64
+Context = Annotated[Integer, Field(ge=0, le=MAX_CONTEXT)]
 Shots = Annotated[Integer, Field(ge=0, le=1000)]
 Epochs = Annotated[Integer, Field(ge=0, le=MAX_SIZE)]
 
@@ -182,7 +184,21 @@ class SupervisedOptions:
 
 
 @options
-class FinetuneOptions(SupervisedOptions, EmbeddingOptions, GenerationOptions, ReadingOptions):
+class JointOptions:
+    """Options of fine-tuning that apply only to tasks with auxiliary labels."""
+
+    _: KW_ONLY
+    context: Annotated[
+        Context,
+        Option("Texts before each one in its dialogue or document that are read with it, the last one first.", DATA),
+    ] = 0
+    auxiliary_weight: Annotated[
+        NonNegative, Option("Weight of the loss of the auxiliary labels of a task that has them.", METHOD)
+    ] = 1.0
+
+
+@options
+class FinetuneOptions(SupervisedOptions, EmbeddingOptions, GenerationOptions, JointOptions, ReadingOptions):
     """Options of :func:`acclimate.finetune`."""
 
     model: Annotated[

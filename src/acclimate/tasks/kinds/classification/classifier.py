@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.base.records import read_kept
-from acclimate.cards.card import LABELS_FILE
+from acclimate.cards.card import AUXILIARY_FILE, LABELS_FILE
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
@@ -147,8 +147,9 @@ class Classification(TaskKind):
     def reads(self, path: str | Path, config: Any, kind: str) -> bool:
         """Return whether a checkpoint is a classifier, or a sentence encoder with a classifier."""
         has_head = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+        single = has_head and config.num_labels > 1 and kind in ("", "single_label", "multi_label")
         return find_file(str(path), LABELS_FILE) is not None or (
-            has_head and config.num_labels > 1 and kind in ("", "single_label", "multi_label")
+            single and find_file(str(path), AUXILIARY_FILE) is None
         )
 
     def predictor(self, path: str | Path, max_length: int, device: torch.device) -> TextPredictor:
@@ -205,8 +206,12 @@ class TextPredictor(Predictor):
 
     def answer(self, examples: Sequence[Example], precision: Precision) -> list[Answer]:
         """Return the most probable class, or in a multi-label task all that are more probable than not."""
+        return self.name_classes(self.head.probabilities(examples, precision))
+
+    def name_classes(self, probabilities: Tensor) -> list[Answer]:
+        """Return the answers that probabilities (examples, classes) give."""
         found: list[Answer] = []
-        for row in self.head.probabilities(examples, precision).tolist():
+        for row in probabilities.tolist():
             shares = dict(zip(self.labels, row, strict=True))
             if self.multi_label:
                 names = [name for name, share in shares.items() if share > THRESHOLD]
@@ -257,8 +262,11 @@ class ClassificationLearner(Learner):
 
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict a split; return the metrics of the scoring, those per class, and the calibration."""
+        return self.evaluate(split, self.head.probabilities(getattr(self.task, split), precision))
+
+    def evaluate(self, split: str, probabilities: Tensor) -> EvaluationResult:
+        """Score the probabilities (examples, classes) of a split."""
         examples: list[Example] = getattr(self.task, split)
-        probabilities = self.head.probabilities(examples, precision)
         scoring, labels = self.task.scoring(split, self.negative), self.task.labels
         gold: list[Any]
         predicted: list[Any]

@@ -82,7 +82,7 @@ def build_task(
     )
     if merge:
         found = _merge_labels(name, found)
-    labels = _sort_labels({label for names in found["train"] for label in names})
+    labels = sort_labels({label for names in found["train"] for label in names})
     _leave_out_unknown(left, labels, read, found)
     left.report(read)
     if multi_label and not labels:
@@ -229,7 +229,8 @@ def document_of(row: Mapping[str, Any]) -> str | None:
     return match[1] if match else None
 
 
-def _sort_labels(labels: set[str]) -> list[str]:
+def sort_labels(labels: set[str]) -> list[str]:
+    """Return labels in numerical order if all are integers, else in alphabetical order."""
     try:
         return sorted(labels, key=lambda label: (int(label), label))
     except ValueError:
