@@ -37,8 +37,8 @@ REGISTRIES = {
     "acclimate.results.study": ["acclimate.jobs"],
 }
 """The groups of the registries in a module; :data:`acclimate.base.registry.PLACES` says where their entries are."""
-BETWEEN_PAPERS = {("das", "dga")}
-"""Papers that inherit from another one."""
+BETWEEN_PAPERS = {("das", "dga"), ("dask", "pivots")}
+"""Papers that inherit from, or build on, another one."""
 BETWEEN_LABS = {("advise", "inspection"), ("advise", "plan"), ("auto", "advise"), ("benchmarks", "judge")}
 """Labs that measure with another one."""
 LIGHT = {"command_options"}

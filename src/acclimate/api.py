@@ -23,10 +23,12 @@ from acclimate.merging.path import Loss as MergeLoss
 # Methods
 from acclimate.adaptation.method import AdaptContext, Method, Stage, check_single_process
 from acclimate.adaptation.methods.lm import LM
-from acclimate.tasks.labelled_method import LabelledMethod, check_single_label, encode_pairs
+from acclimate.tasks.labelled_method import LabelledMethod, check_single_label, encode_pairs, read_columns
 from acclimate.adaptation.carried import share_memory
 from acclimate.adaptation.importance_measures import measure_importance, summarize_importance
+from acclimate.adaptation.new_tokens import load_vectors
 from acclimate.adaptation.rules import FISHER_TOKENS, measure_fisher
+from acclimate.parts.modules.new_rows import fit_map
 
 # Objectives: a loss over views of the batch
 from acclimate.parts.objectives import Batch, BatchObjective, Objective, Outputs, PoolingHead, View, mean_pool
@@ -90,9 +92,9 @@ from acclimate.models.attention import HeadLayer
 from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens, token_budget_batches
 from acclimate.models.checkpoints import model_files, model_fingerprint
 from acclimate.models.compiling import layers_of
-from acclimate.models.encoding import decode, encode
+from acclimate.models.encoding import decode, encode, encode_visible
 from acclimate.models.extensions import DomainAdapters, add_adapters, add_domain_adapters, domain_adapters
-from acclimate.models.extensions import has_adapters, keep_original
+from acclimate.models.extensions import EntityVectors, add_entities, has_adapters, keep_original
 from acclimate.models.families import family_of, language_head, longest_text, probe_of, step_context
 from acclimate.models.gates import PARTS as GATE_PARTS, Part as GatePart, UnitGroup
 from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes, parse_parts

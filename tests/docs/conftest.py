@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +148,13 @@ def write_tasks(folder: Path) -> None:
             (folder / f"evaluated/{model}").mkdir(parents=True, exist_ok=True)
             scored.to_csv(folder / f"evaluated/{model}/seed-{seed}.csv", index=False)
         scored.drop(columns="seed").to_csv(folder / f"{model}.csv", index=False)
+    turns = [
+        {**row, "dialogue_id": n // 4, "dialogue_act": "at"[n % 2]} for n, row in enumerate(rows("text", "label"))
+    ]
+    write_lines(folder / "turns.jsonl", turns)
+    for source, name in (("triples.csv", "triples.csv"), ("entities.vec", "umls.vec")):
+        shutil.copy(Path(__file__).parents[1] / "papers" / source, folder / name)
+    (folder / "umls.csv").write_text("entity,name\nfood,food\nsoup,cold soup\n", encoding="utf-8")
     pandas.DataFrame(rows("description", "queue")).assign(other="food").to_csv(folder / "tickets.csv", index=False)
     notes = pandas.DataFrame(rows("text", "label"))
     notes.assign(patient=notes.index // 4).to_csv(folder / "notes.csv", index=False)

@@ -11,7 +11,7 @@ ALIKE = {
     "infoword": ("tacl", "taco"),  # a contrast over a masked view
     "kd": ("lssd", "talr"),  # a loss over a reference
     "memory": ("similarity-kd", "teachers"),  # other models that read the texts
-    "mixda": ("adapter",),  # layers that the model keeps
+    "mixda": ("adapter", "entity-vectors"),  # layers that the model keeps
     "pivots": ("selective",),  # masking that a task decides
     "prompt": ("deit",),  # virtual tokens
     "relations": ("corruption", "dann", "fastdoc", "muppet"),  # examples drawn from labelled data

@@ -344,10 +344,8 @@ def describe(report: Mapping[str, Any]) -> str:
     return " ".join(lines)
 
 
-def read_vectors(path: str | Path) -> Any:
-    """Return a function that looks up surface forms in a text file with a word and its numbers per line.
-
-    Words are found as they are written or in lower case.
+def load_vectors(path: str | Path) -> dict[str, Tensor]:
+    """Return the vectors of a text file with a word and its numbers per line.
 
     Raises:
         UserError: If a line has another form.
@@ -370,6 +368,12 @@ def read_vectors(path: str | Path) -> Any:
         raise UserError(f"The vectors '{path}' cannot be read: {first_line(error)}.") from error
     if not all(bool(vector.isfinite().all()) for vector in vectors.values()):
         raise UserError(f"The vectors '{path}' contain NaN or infinite values.")
+    return vectors
+
+
+def read_vectors(path: str | Path) -> Any:
+    """Return a function that looks up surface forms in :func:`load_vectors`, as they are written or in lower case."""
+    vectors = load_vectors(path)
 
     def look_up(form: SurfaceForm, whole: bool) -> Tensor | None:
         if not form.starts or not form.text:

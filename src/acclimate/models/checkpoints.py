@@ -35,10 +35,12 @@ from acclimate.models.extensions import (
     ADAPTER_SIZE_KEY,
     DOMAINS_KEY,
     ENSEMBLE_KEY,
+    ENTITIES_KEY,
     ORIGINAL,
     DomainAdapters,
     add_adapters,
     add_domain_adapters,
+    add_entities,
     average_with_original,
 )
 from acclimate.models.kinds import class_names, find_kind
@@ -207,7 +209,7 @@ def model_fingerprint(path: str) -> str:
 
 log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
-ADAPTER_KEYS, ORIGINAL_PREFIX = (".adapter.", ".domains."), f"{ORIGINAL}."
+ADAPTER_KEYS, ORIGINAL_PREFIX = (".adapter.", ".domains.", ".entities."), f"{ORIGINAL}."
 IGNORED_WEIGHTS = (".pooler.", "position_ids")
 """Parts of the names of weights that an encoder does not need: poolers, and constant buffers."""
 
@@ -258,7 +260,9 @@ def describe_extensions(config: Any) -> str:
     number = len(DomainAdapters.of(entry).sizes) if (entry := getattr(config, DOMAINS_KEY, None)) else 0
     domains = f"{number} domain adapter{'s' * (number > 1)} and a gate (Diao et al., 2023)" if number else ""
     original = "its original encoder, for an ensemble" if getattr(config, ENSEMBLE_KEY, False) else ""
-    return " and ".join(part for part in (adapters, domains, original) if part)
+    sizes = getattr(config, ENTITIES_KEY, None)
+    entities = f"vectors of {sizes['entities']:,} entities (Sengupta et al., 2024)" if sizes else ""
+    return " and ".join(part for part in (adapters, domains, original, entities) if part)
 
 
 def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -308,6 +312,8 @@ def _load_extended(
         add_adapters(model, attach(model), size)
     if entry := getattr(config, DOMAINS_KEY, None):
         add_domain_adapters(model, DomainAdapters.of(entry))
+    if sizes := getattr(config, ENTITIES_KEY, None):
+        add_entities(model, **sizes)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     fits = {name for name in shapes if any(key in name for key in ADAPTER_KEYS)} == set(adapters)
     if not fits or any(shapes[name] != value.shape for name, value in adapters.items()):

@@ -207,14 +207,29 @@ def encode_tree(model: PreTrainedModel, ids: Tensor, depth: Tensor, end: Tensor)
     Returns:
         (rows, tokens, width).
     """
+    place = torch.arange(ids.shape[1], device=ids.device)
+    return encode_visible(model, ids, depth, (place[:, None] < end[:, None, :]) & (place <= place[:, None]))
+
+
+def encode_visible(model: PreTrainedModel, ids: Tensor, position: Tensor, visible: Tensor) -> Tensor:
+    """Return the last hidden states of a model in which each token attends to given others.
+
+    Args:
+        model: As for :func:`encode`; texts have to be able to share a row (:func:`check_packable`).
+        ids: Token ids (rows, tokens).
+        position: Position of each token in its text, counted from 0 (rows, tokens).
+        visible: Whether a token attends to another: boolean (rows, tokens, tokens), at least to itself.
+
+    Returns:
+        (rows, tokens, width).
+    """
     if rotary_switch(model) is not None:
         reset_rotary(model)
-    place = torch.arange(ids.shape[1], device=ids.device)
     options = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),  # without one, transformers would look for packed texts
-        "position_ids": depth,
-        "block_mask": ((place[:, None] < end[:, None, :]) & (place <= place[:, None])).unsqueeze(1),
+        "position_ids": position + first_position(model),
+        "block_mask": visible.unsqueeze(1),
     }
     states: Tensor = model.base_model(**options, **_without_cache(model)).last_hidden_state
     return states

@@ -1,7 +1,7 @@
-"""Modules that an architecture of ``transformers`` does not have: adapters, and the original encoder.
+"""Modules that an architecture of ``transformers`` does not have: adapters, entity vectors, and the original encoder.
 
 Bottleneck adapters follow Houlsby et al. (ICML 2019), domain adapters with a gate follow Diao et al. (ACL 2023). A
-model with its original encoder is the ensemble of Ke et al. (2022).
+model with its original encoder is the ensemble of Ke et al. (2022). Entity vectors follow Sengupta et al. (2024).
 """
 
 from __future__ import annotations
@@ -256,6 +256,87 @@ def _zeros(linear: nn.Linear) -> nn.Linear:
     return linear
 
 
+ENTITIES_KEY = "acclimate_entities"
+"""Configuration entry of a model with entity vectors: the arguments of :class:`EntityVectors` but the width."""
+
+
+class EntityVectors(nn.Module):
+    """Adds the mapped vector of an entity to the embedding of each token of its mentions: e + W v + b.
+
+    A mention is a spelling of whole words, as token ids; of several that start at one word, the longest. Buffers are
+    the ``vectors`` (entities, dimension), the ``spellings`` (spellings, tokens), -1 after the end, the ``owner`` of
+    each (spellings,), and whether a word begins at a token or after it (vocabulary, 2).
+    """
+
+    vectors: Tensor
+    spellings: Tensor
+    owner: Tensor
+    bounds: Tensor
+
+    def __init__(
+        self, entities: int, dimension: int, spellings: int, longest: int, vocabulary: int, width: int
+    ) -> None:
+        """Make empty buffers and the map of vectors to ``width``."""
+        super().__init__()
+        self.map = nn.Linear(dimension, width)
+        self.register_buffer("vectors", torch.zeros(entities, dimension))
+        self.register_buffer("spellings", torch.full((spellings, longest), -1))
+        self.register_buffer("owner", torch.zeros(spellings, dtype=torch.long))
+        self.register_buffer("bounds", torch.zeros(vocabulary, 2, dtype=torch.bool))
+        self._known: dict[int, list[tuple[list[int], int]]] = {}
+
+    def find(self, ids: Tensor) -> Tensor:
+        """Return the number of the entity that each token mentions, -1 for none: as ``ids``, but on the CPU."""
+        if not self._known:
+            for row, owner in zip(self.spellings.tolist(), self.owner.tolist(), strict=True):
+                spelling = [token for token in row if token >= 0]
+                self._known.setdefault(spelling[0], []).append((spelling, owner))
+            for known in self._known.values():
+                known.sort(key=lambda one: -len(one[0]))
+            self._starts, self._ends = self.bounds.T.tolist()
+        found = []
+        for row in ids.reshape(-1, ids.shape[-1]).tolist():
+            begins = [True, *(self._starts[b] or self._ends[a] for a, b in pairwise(row)), True]
+            place, owners = 0, [-1] * len(row)
+            while place < len(row):
+                stop = place + 1
+                for spelling, owner in self._known.get(row[place], ()) if begins[place] else ():
+                    end = place + len(spelling)
+                    if row[place:end] == spelling and begins[end]:
+                        stop, owners[place:end] = end, [owner] * len(spelling)
+                        break
+                place = stop
+            found.append(owners)
+        return torch.tensor(found).view(ids.shape)
+
+    def forward(self, ids: Tensor, embedded: Tensor) -> Tensor:
+        """Return the embeddings (..., width) of ids (...) with the vectors of entities."""
+        owner = self.find(ids).to(embedded.device)
+        added = self.map(self.vectors[owner.clamp(min=0)]).to(embedded.dtype)
+        return embedded + torch.where(owner[..., None] >= 0, added, 0)
+
+
+def add_entities(model: PreTrainedModel, **sizes: int) -> EntityVectors:
+    """Add entity vectors to the embeddings of a model; ``sizes`` are the arguments but the width.
+
+    Raises:
+        UserError: If it has some.
+    """
+    if getattr(model.config, ENTITIES_KEY, None) and hasattr(model.get_input_embeddings(), "entities"):
+        raise UserError("The model already has entity vectors; start from a model without them.")
+    table: Any = model.get_input_embeddings()
+    made = EntityVectors(**sizes, width=table.weight.shape[1])
+    made.map.to(table.weight)
+    table.add_module("entities", made.to(table.weight.device))
+    table.register_forward_hook(_apply_entities)
+    setattr(model.config, ENTITIES_KEY, sizes)
+    return made
+
+
+def _apply_entities(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return module.entities(inputs[0], output)  # type: ignore[operator]
+
+
 ENSEMBLE_KEY = "acclimate_ensemble"
 """Configuration entry of a model that contains its original encoder."""
 ORIGINAL = "original"
@@ -271,8 +352,10 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
     Raises:
         UserError: If the model has adapters.
     """
-    if has_adapters(model):
-        raise UserError("An ensemble of models with adapters cannot be saved; start from a model without adapters.")
+    if has_adapters(model) or getattr(model.config, ENTITIES_KEY, None):
+        raise UserError(
+            "An ensemble of models with adapters or entity vectors cannot be saved; start from a model without them."
+        )
     original = copy.deepcopy(model.base_model)
     original.requires_grad_(False)
     model.add_module(ORIGINAL, original)

@@ -129,8 +129,8 @@ def check_kind_options(task: LabelledTask, given: Mapping[str, Any]) -> None:
         (GenerationOptions, "generation", "generation"),
         (JointOptions, "joint", "the kind joint"),
     ):
-        if kind.name != only and (name := next((one for one in defaults(own) if one in changed), None)):
-            raise UserError(f"'{name}' is for tasks of {what}, and '{task.name}' is {kind.name}; remove it.")
+        if kind.name != only and (wrong := next((one for one in defaults(own) if one in changed), None)):
+            raise UserError(f"'{wrong}' is for tasks of {what}, and '{task.name}' is {kind.name}; remove it.")
     for name in ("template", "shots"):
         asks = kind.name == "generation" or (kind.zero_shot and given.get("epochs") == 0)
         if name in changed and not asks:

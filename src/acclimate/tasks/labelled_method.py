@@ -36,12 +36,27 @@ def encode_pairs(
     return [np.array(ids, dtype=np.int64) + offset * np.array(kinds, dtype=np.int64) for ids, kinds in parts]
 
 
-def _read_code(row: Row) -> tuple[str, str]:
-    where, cells = row
-    text, code = (str(cells.get(column) or "").strip() for column in ("text", "code"))
-    if not text or not code:
-        raise RowError(where, "without a code" if text else "without a text")
-    return text, code
+def read_columns(file: str, columns: Sequence[str], what: str) -> list[tuple[str, ...]]:
+    """Return the cells of some columns of a table, without the rows where one is empty, which are reported.
+
+    Raises:
+        UserError: If there is no such file, or too many rows cannot be used; ``what`` says what the table holds.
+    """
+    if (path := find_file(file)) is None:
+        raise UserError(f"There is no file '{file}' with the {what}.")
+
+    def read(row: Row) -> tuple[str, ...]:
+        where, cells = row
+        found = tuple(str(cells.get(column) or "").strip() for column in columns)
+        if "" in found:
+            raise RowError(where, f"without a {columns[found.index('')]}")
+        return found
+
+    left = LeftOut(path.name, what=what)
+    rows = read_rows(path, columns, broken=left.errors.setdefault(what, []))
+    kept = left.read(what, rows, read)
+    left.report({what: kept})
+    return kept
 
 
 def check_single_label(method: str, tasks: Sequence[Any]) -> None:
@@ -122,13 +137,7 @@ class LabelledMethod(Method):
             self.check_tasks([run.task])
             yield from ((example.text, run.task.labels[example.label]) for example in run.task.train)
             return
-        if (path := find_file(file)) is None:
-            raise UserError(f"There is no file '{file}' with the {what}.")
-        left = LeftOut(path.name, what=what)
-        rows = read_rows(path, ("text", "code"), broken=left.errors.setdefault(what, []))
-        found = left.read(what, rows, _read_code)
-        left.report({what: found})
-        yield from found
+        yield from ((text, code) for text, code in read_columns(file, ("text", "code"), what))
 
     @staticmethod
     def language_modelling(weight: float) -> list[Objective | BatchObjective]:

@@ -70,7 +70,7 @@ class Pivots(Method):
 
     The probabilities are those of PERL (Ben-David et al., 2020), which predicts pivots only. DASK (Li et al., 2022)
     chooses the words by polarity and part of speech, and updates polarities from pseudo-labels of the target; here
-    stop words are left out instead, and the polarity is taken from the source. Its knowledge graph is not used.
+    stop words are left out instead, and the polarity is taken from the source. Method ``dask`` is that paper's.
 
     Attributes:
         count: Number of pivots.
@@ -112,24 +112,9 @@ class Pivots(Method):
 
     def prepare(self, run: AdaptContext) -> None:
         """Find the pivots."""
-        subwords = SubwordTable.of(run.tokenizer)
-        texts = [f"{example.text} {example.text_pair or ''}" for example in run.task.train]
-        source = list(word_sets(encode_texts(run.tokenizer, texts), run.tokenizer, subwords))
-        target: Counter[str] = Counter()
-        for words in word_sets(self._target_rows(run), run.tokenizer, subwords):
-            target.update(words)
-        labels = np.array([example.label for example in run.task.train])
-        unwanted = read_stop_words(self.stop_words, run.tokenizer)
+        candidates, source, target = find_candidates(run, self.least, self.stop_words)
         known = Counter(word for words in source for word in words)
-        candidates = sorted(
-            word
-            for word, number in known.items()
-            if word.isalpha() and word not in unwanted and min(number, target[word]) >= self.least
-        )
-        if not candidates:
-            raise UserError(
-                f"No word occurs in {self.least} texts of the task '{run.task.name}' and of the corpus; lower 'least'."
-            )
+        labels = np.array([example.label for example in run.task.train])
         scores, tables = score_words(candidates, source, labels, len(run.task.labels), self.score)
         order = best_first(scores, np.arange(len(candidates)))[: self.count].tolist()
         likely = (tables / np.bincount(labels, minlength=tables.shape[1]).clip(min=1)).argmax(1)
@@ -153,16 +138,46 @@ class Pivots(Method):
         """Return the masking of pivots; it does not depend on ``rate``."""
         return self._masking
 
-    def _target_rows(self, run: AdaptContext) -> Iterable[np.ndarray]:
-        """Yield the rows of the target text in which words are counted."""
-        read = 0
-        for number in range(len(run.rows)):
-            if read > COUNTED_TOKENS:
-                run.say(f"Words are counted in the first {COUNTED_TOKENS:,} tokens of the text.")
-                return
-            row = run.rows[number]
-            read += len(row)
-            yield row
+
+def find_candidates(run: AdaptContext, least: int, stop_words: str) -> tuple[list[str], list[set[str]], Counter[str]]:
+    """Return the words that can be pivots, the words of each source text, and the target texts with each word.
+
+    Args:
+        run: The run, whose task is the source.
+        least: Minimum number of texts, in each of the two domains, that a word occurs in.
+        stop_words: See :class:`Pivots`.
+
+    Raises:
+        UserError: If there is no such word.
+    """
+    subwords = SubwordTable.of(run.tokenizer)
+    texts = [f"{example.text} {example.text_pair or ''}" for example in run.task.train]
+    source = list(word_sets(encode_texts(run.tokenizer, texts), run.tokenizer, subwords))
+    target = Counter(word for words in word_sets(_target_rows(run), run.tokenizer, subwords) for word in words)
+    unwanted = read_stop_words(stop_words, run.tokenizer)
+    known = Counter(word for words in source for word in words)
+    candidates = sorted(
+        word
+        for word, number in known.items()
+        if word.isalpha() and word not in unwanted and min(number, target[word]) >= least
+    )
+    if not candidates:
+        raise UserError(
+            f"No word occurs in {least} texts of the task '{run.task.name}' and of the corpus; lower 'least'."
+        )
+    return candidates, source, target
+
+
+def _target_rows(run: AdaptContext) -> Iterable[np.ndarray]:
+    """Yield the rows of the target text in which words are counted."""
+    read = 0
+    for number in range(len(run.rows)):
+        if read > COUNTED_TOKENS:
+            run.say(f"Words are counted in the first {COUNTED_TOKENS:,} tokens of the text.")
+            return
+        row = run.rows[number]
+        read += len(row)
+        yield row
 
 
 def word_sets(

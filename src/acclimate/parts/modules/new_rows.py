@@ -74,22 +74,27 @@ class TrainNewRows(UpdateRule):
             run(rule)
 
 
-def map_vectors(vectors: Tensor, known: Tensor, embeddings: Tensor, ridge: float = 1e-2) -> Tensor:
-    """Map vectors of another space to the space of embeddings by a ridge regression with an intercept.
+def map_vectors(vectors: Tensor, known: Tensor, embeddings: Tensor) -> Tensor:
+    """Map vectors (new, dimension) of another space to the space of embeddings by :func:`fit_map`: (new, width)."""
+    weight, bias = fit_map(known, embeddings)
+    return (vectors.double() @ weight + bias).float()
+
+
+def fit_map(known: Tensor, embeddings: Tensor, ridge: float = 1e-2) -> tuple[Tensor, Tensor]:
+    """Return a ridge regression with an intercept from vectors of another space to the space of embeddings.
 
     Args:
-        vectors: What is mapped (new, dimension).
         known: Vectors of known tokens (tokens, dimension).
         embeddings: Their embeddings (tokens, width).
         ridge: Penalty of the squared coefficients, relative to the mean variance of a dimension and the tokens.
 
     Returns:
-        (new, width), float32.
+        The coefficients (dimension, width) and the intercept (width,), float64.
     """
-    known, embeddings, vectors = known.double(), embeddings.detach().cpu().double(), vectors.double()
+    known, embeddings = known.double(), embeddings.detach().cpu().double()
     center, mean = known.mean(0), embeddings.mean(0)
     known, embeddings = known - center, embeddings - mean
     square = known.T @ known
     penalty = ridge * square.diagonal().mean().clamp(min=1e-12)
     solution = torch.linalg.solve(square + penalty * torch.eye(len(square), dtype=square.dtype), known.T @ embeddings)
-    return ((vectors - center) @ solution + mean).float()
+    return solution, mean - center @ solution
