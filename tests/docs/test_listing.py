@@ -27,7 +27,7 @@ from tests.study_files import skip_if_parts_are_missing
 
 PAGE = ROOT / "docs" / "listing.md"
 FOLDER = ROOT / "src" / "acclimate" / "study" / "recipes"
-STARTS = {"sentiment.yaml", "chat-model.yaml"}
+STARTS = {"sentiment.yaml", "chat-model.yaml", "embeddings.yaml"}
 """Recipes that are no paper's."""
 RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 PAPERS = 119

@@ -382,7 +382,7 @@ def test_on_the_command_line(beir, tiny_bert):
     assert "ndcg@10" in run.output and "One seed" not in run.output
 
 
-def test_in_a_study(beir, tiny_bert, tmp_path):
+def test_in_a_study(beir, tiny_bert, sets, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(
         "\n".join(f"the {topic} was {n} . it is a {topic} for the table" for n in "123456" for topic in TOPICS)
@@ -391,8 +391,16 @@ def test_in_a_study(beir, tiny_bert, tmp_path):
         "name": "search", "models": [str(tiny_bert)], "methods": ["none", "lm"], "seeds": 1,
         "domains": [{"name": "d", "corpus": str(corpus), "tasks": [str(beir)]}],
         "adapt": {"steps": 2, "batch_size": 4, "max_length": 16}, "evaluate": {"max_length": 16},
-        "finetune": {"max_length": 16, "epochs": 0},
+        "finetune": {"max_length": 16, "epochs": 0}, "similarity": [str(sets)],
     }  # fmt: skip
+    for wrong, words in (
+        ({"matryoshka": True}, "'matryoshka' trains at several 'dimensions'"),
+        ({"sparse": True, "epochs": 1}, "set epochs to 0"),
+        ({"rerank": True, "dimensions": [8]}, "'dimensions' is for dense vectors"),
+    ):
+        (tmp_path / "study.json").write_text(json.dumps({**study, "finetune": wrong}))
+        with pytest.raises(UserError, match=words):
+            compare(tmp_path / "study.json", tmp_path / "out", progress=False)
     (tmp_path / "study.json").write_text(json.dumps(study))
     results = compare(tmp_path / "study.json", tmp_path / "out", progress=False)
     assert not results.failures
@@ -403,6 +411,12 @@ def test_in_a_study(beir, tiny_bert, tmp_path):
     (table,) = [table for table in results.tables if table.title == "Comparison with other answers"]
     assert [(row[3], row[4]) for row in table.rows] == [("none", "bm25"), ("lm", "bm25")]
     assert table.rows[0][7] == pytest.approx(100 * base.summaries["ndcg@10"].mean)
+    (general,) = [table for table in results.tables if table.title == "Similarity on pairs"]
+    assert [row[2:6] for row in general.rows] == [
+        ["nano", "lm", 30, "nDCG@10"], ["nano: one", "lm", 20, "nDCG@10"], ["nano: two", "lm", 10, "nDCG@10"],
+    ]  # fmt: skip
+    whole, *parts = general.rows
+    assert whole[7] == pytest.approx(np.mean([part[7] for part in parts]))
     leak = CliRunner().invoke(app, ["inspect", "leakage", "--corpus", str(corpus), "--task", str(beir)])
     assert leak.exit_code == 0, leak.output
 

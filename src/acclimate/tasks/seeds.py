@@ -85,6 +85,7 @@ def show_finetuned(results: Any, options: FinetuneCommand) -> Iterator[Any]:
             yield f"One seed says little about a model; --seeds {SEEDS} is the default."
     if options.probe or options.epochs == 0:
         task = [*text_words("--task", options.task, "TASK", column=options.text_column), *reading_words(options)]
+        task += ["--rerank"] * options.rerank
         yield Next(["finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
     elif options.out is None:
         yield "The models are not kept."
