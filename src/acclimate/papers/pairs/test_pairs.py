@@ -126,12 +126,11 @@ def test_queries_and_their_passages_are_pairs_next_to_language_modelling(tiny_be
     words = ["food", "soup", "model", "data", "waiter", "table"]
     task = load_task([{"query": f"which {word} was {mark} ?", "passage": f"the {word} is {mark} today"}
                       for word in words for mark in ("good", "bad", "cold")])  # fmt: skip
-    options = {**SHORT, "steps": 2, "progress": True, "task": task}
-    for weight, losses in ((0.5, {"mlm", "pairs", "loss"}), (0, {"pairs", "loss"})):
-        out = tmp_path / str(weight)
-        result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"pairs": {"lm_weight": weight}}, out, **options)
-        assert set(result.losses) == losses and encoders.SentenceTransformer(str(out)).encode("a").shape == (32,)
-        assert json.loads((out / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    options = {**SHORT, "steps": 2, "progress": True, "task": task, "out": tmp_path / "out"}
+    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"pairs": {"lm_weight": 0.5}}, **options)
+    assert set(result.losses) == {"mlm", "pairs", "loss"}
+    assert encoders.SentenceTransformer(str(tmp_path / "out")).encode("a").shape == (32,)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     heard = " ".join(capsys.readouterr().err.split())
     assert f"Pairs: {2 * len(task.train)} texts with a partner, {len(task.train)} codes" in heard
     assert get("pairs").learns_task and not get("pairs", table="x.csv").learns_task
