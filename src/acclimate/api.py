@@ -118,7 +118,7 @@ from acclimate.tasks.trainer import TrainingHooks, train as train_task
 
 # Errors and checks of parameters
 from acclimate.base.errors import USER_CODE_ERRORS, UserError, check_not_negative, check_positive, check_stop
-from acclimate.base.errors import first_line, shorten, unknown_name_error
+from acclimate.base.errors import first_line, shorten, unknown_name_error, warn_once
 
 # Files, records, the cache, progress, verbs
 from acclimate.base.files import MANIFEST_FILE, atomic_file, atomic_folder, cache_folder, find_file

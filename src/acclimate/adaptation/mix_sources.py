@@ -146,6 +146,7 @@ class Sources(Feature):
             "replay": [source.identity() for source in self.sources if not source.name] + self._kept,
             "sources": [source.identity() for source in self.sources if source.name],
             "mix": self.mix and self.mix.identity(),
+            **({"objectives": [masking.identity() for masking in self._maskings]} if self._maskings else {}),
         }
 
     def prepare(self, run: Run) -> None:

@@ -200,9 +200,12 @@ LARGE = 64e6
 
 
 def repeated(law, unique, matched):
-    """Return runs of at most a sixteenth of the tokens, whose domain text is as small as they are, or is whole."""
+    """Return runs of at most a sixteenth of the tokens, whose domain text is as small as they are, or is whole.
+
+    One run reads no domain text at all.
+    """
     rows, rng = [{"share": 1, "tokens": 0, "domain_loss": 4.0, "general_loss": 2.37}], np.random.default_rng(1)
-    for tokens, share in itertools.product(LARGE / 16 / 4.0 ** np.arange(4), SHARES):
+    for tokens, share in [*itertools.product(LARGE / 16 / 4.0 ** np.arange(4), SHARES), (LARGE / 16, 0.0)]:
         text = unique * (tokens if matched else LARGE)
         domain, general = np.array(law(share, tokens, text)) + rng.normal(0, NOISE, 2)
         losses = {"domain_loss": domain, "general_loss": general, "epochs": share * tokens / text}

@@ -281,6 +281,7 @@ class RepeatedLaw(Law):
         share, unique = inputs["share"], inputs["unique"]
         again = np.maximum(0, share - unique)
         value = share - again - unique * decay * np.expm1(-again / (unique * decay)) + worth * (1 - share)
+        value = np.maximum(1e-6, value)  # without domain text, and if general text has no value
         return np.stack([np.ones_like(share), (value * inputs["tokens"]) ** -beta, (again / unique) ** eta], 1)
 
 

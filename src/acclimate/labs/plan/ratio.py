@@ -119,11 +119,11 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
         if name != law
     }
     refused = (
-        _find_degenerate(points, predictions)
+        _find_unmatched(points, float(grid[where]))
+        or _find_degenerate(points, predictions)
         or _find_scatter(all_fits[law]["general"], options.tolerance)
         or ("no law fits the measured losses on general text. Measure more runs." if ruled_out == "all" else "")
         or _find_disagreement(law, found, others, float(grid[1] - grid[0]))
-        or _find_unmatched(points, float(grid[where]))
         or is_too_wide(found, float(grid[0]), float(grid[-1]))
     )
     notes = [*describe_far(float(tokens[where]) / points.tokens.max(), "tokens of the largest run")]

@@ -26,6 +26,7 @@ from acclimate.api import (
     register_mix,
     shorten,
     unknown_name_error,
+    warn_once,
 )
 
 POLICY, LOG = "policy of the mix", "mix.json"
@@ -80,7 +81,7 @@ def rewards_of(one: Trajectory, target: float) -> np.ndarray:
     ``target`` is the weight of the domain text; the other sources share the rest.
     """
     own = is_target(one.names)
-    share = np.where(own, target / own.sum(), (1 - target) / (~own).sum())
+    share = np.where(own, target / max(1, own.sum()), (1 - target) / max(1, (~own).sum()))
     return np.asarray(-np.diff(one.losses, axis=0) / one.losses[0] @ share)
 
 
@@ -126,24 +127,34 @@ def find_logs(folder: str) -> list[Path]:
 
 
 def read_trajectories(folder: str) -> list[Trajectory]:
-    """Return the trainings that are logged in a folder, those without held-out losses left out.
+    """Return the trainings that are logged in a folder; those without held-out losses are left out, and counted.
 
     Raises:
-        UserError: If there is no folder, or too few actions are logged.
+        UserError: If there is no folder, a log is damaged, or too few actions are logged.
     """
-    found = list[Trajectory]()
+    found, left = list[Trajectory](), 0
     for file in find_logs(folder):
         if not file.is_file():
             raise UserError(f"Mix 'agent': there is no '{folder}'; give logs=FOLDER, with the {LOG} of trainings.")
-        log = read_json(file)
-        names = log.get("sources", ()) if isinstance(log, dict) else ()  # checkpoints have none
-        rounds = [one for one in log["rounds"] if LEARNED in one and "weights" in one] if len(names) > 1 else []
-        if len(rounds) < 2:
+        try:
+            log = read_json(file)
+            if "sources" not in log:  # of a checkpoint
+                continue
+            names, rounds = (
+                tuple(log["sources"]),
+                [one for one in log["rounds"] if LEARNED in one and "weights" in one],
+            )
+            steps = np.array([one["step"] for one in rounds], dtype=float)
+            losses, weights = (np.array([one[name] for one in rounds], dtype=float) for name in (LEARNED, "weights"))
+            fits = losses.shape == weights.shape == (len(steps), len(names)) and len(names) > 1 < len(steps)
+        except (LookupError, TypeError, ValueError) as error:
+            raise UserError(f"Mix 'agent': the log '{file}' is damaged; remove it.") from error
+        if not (fits and np.isfinite([losses, weights]).all() and losses.min() > 0):
+            left += 1
             continue
-        steps = np.array([one["step"] for one in rounds], dtype=float)
-        losses, weights = (np.array([one[name] for one in rounds], dtype=float) for name in (LEARNED, "weights"))
-        if np.isfinite(losses).all() and (losses > 0).all():
-            found.append(Trajectory(tuple(names), steps / (2 * steps[-1] - steps[-2]), losses, weights))
+        found.append(Trajectory(names, steps / max(1, 2 * steps[-1] - steps[-2]), losses, weights))
+    if left:
+        warn_once(f"Mix 'agent': {left:,} of the logs in '{folder}' have no two rounds of held-out losses; left out.")
     if (actions := sum(len(one.losses) - 1 for one in found)) < FEWEST_ACTIONS:
         raise UserError(
             f"Mix 'agent': '{folder}' holds {actions} logged actions with held-out losses after them, and at least "

@@ -135,7 +135,7 @@ def test_rewards_and_the_fit_equal_slow_computations(monkeypatch):
     assert found == pytest.approx([0.6, 0.2, 0.2], abs=0.01)  # without advantages it imitates
 
 
-def test_trainings_explore_and_their_logs_teach(tmp_path):
+def test_trainings_explore_and_their_logs_teach(tmp_path, caplog):
     def losses(number):
         return [3 - 0.1 * number, 2.5, 2 + 0.01 * number]
 
@@ -149,9 +149,14 @@ def test_trainings_explore_and_their_logs_teach(tmp_path):
         if seed == 0:
             with pytest.raises(UserError, match="holds 11 logged actions"):
                 read_mix(f"agent logs={tmp_path}")
+    nothing = {"sources": NAMES, "rounds": [{"step": 0, "weights": [1, 0, 0]}]}
+    for name, log in (("fixed", nothing), ("ragged", nothing | {"rounds": [{**rounds[0], LEARNED: [1, 2]}] * 3})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mix.json").write_text(json.dumps(log))
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "mix.json").write_text(json.dumps({"ledger": {}, "rounds": []}))  # of a checkpoint
     mix = read_mix(f"agent logs={tmp_path} every={EVERY}")
+    assert "2 of the logs" in caplog.text
     found = train(mix, 4, heldout_loss=losses)
     assert found.sum(1) == pytest.approx(1) and found.min() > 0
     before = mix.identity()
@@ -161,3 +166,7 @@ def test_trainings_explore_and_their_logs_teach(tmp_path):
         read_mix(f"agent logs={tmp_path} explore=1")
     with pytest.raises(UserError, match="there is no 'nowhere'"):
         read_mix("agent logs=nowhere")
+    for damage in ('{"sources": ["a", "b"]}', "[1, 2", '{"sources": 3, "rounds": [1]}', "7"):
+        (tmp_path / "fixed" / "mix.json").write_text(damage)
+        with pytest.raises(UserError, match=r"damaged|cannot be read"):
+            read_mix(f"agent logs={tmp_path}")
