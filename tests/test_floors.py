@@ -37,7 +37,7 @@ REGISTRIES = {
     "acclimate.results.study": ["acclimate.jobs"],
 }
 """The groups of the registries in a module; :data:`acclimate.base.registry.PLACES` says where their entries are."""
-BETWEEN_PAPERS = {("das", "dga"), ("dask", "pivots")}
+BETWEEN_PAPERS = {("das", "dga"), ("dask", "pivots"), ("experts", "pairs")}
 """Papers that inherit from, or build on, another one."""
 BETWEEN_LABS = {("advise", "inspection"), ("advise", "plan"), ("auto", "advise"), ("benchmarks", "judge")}
 """Labs that measure with another one."""

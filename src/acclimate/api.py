@@ -48,7 +48,7 @@ from acclimate.parts.updates.importance import Reads as ImportanceReads
 from acclimate.parts.masking import IGNORE_INDEX, Masking
 from acclimate.parts.masking import DrawRelations, DrawTriplets, ExtractNGram, MaskNGram, NGramSampler
 from acclimate.parts.masking.base import Strategy, Vocabulary
-from acclimate.parts.masking.rewriting import RELATIONS, Drawing, Rewriting, make_rows, positions_by_text
+from acclimate.parts.masking.rewriting import RELATIONS, Drawing, DropTokens, Rewriting, make_rows, positions_by_text
 from acclimate.parts.masking.selective import SelectiveMasking, check_cap
 from acclimate.parts.masking.token_importance_store import TokenImportanceStore, rank_important_tokens
 from acclimate.parts.masking.words import SubwordTable, Words
@@ -92,6 +92,7 @@ from acclimate.models.attention import HeadLayer
 from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens, token_budget_batches
 from acclimate.models.checkpoints import model_files, model_fingerprint
 from acclimate.models.compiling import layers_of
+from acclimate.models.domain_experts import DomainExperts
 from acclimate.models.encoding import decode, encode, encode_visible
 from acclimate.models.extensions import DomainAdapters, add_adapters, add_domain_adapters, domain_adapters
 from acclimate.models.extensions import EntityVectors, add_entities, has_adapters, keep_original
@@ -101,6 +102,7 @@ from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes,
 from acclimate.models.kinds import ModelKind, kind_of, next_tokens
 from acclimate.models.probe import check_reads_left_to_right
 from acclimate.models.loading import check_dropout_masks, dropout_rates, load_language_model, virtual_ids
+from acclimate.models.prompts import Prompts, add_prompts, prompts_of
 from acclimate.models.saving import save_model
 from acclimate.evaluation.lm_loss import Memory as MixedMemory, language_model_loss, mix_logits
 from acclimate.evaluation.embeddings import is_sentence_encoder, load_encoder, load_pooling_head, pool_first_token

@@ -31,8 +31,6 @@ STARTS = {"sentiment.yaml", "chat-model.yaml", "embeddings.yaml"}
 """Recipes that are no paper's."""
 RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 PAPERS = 119
-NOT_YET = {35}
-"""Papers without a way to run them. What implements one of them also changes its row and this set."""
 STUDY_FILE = re.compile(r"\[[\w-]+\.yaml\]\(\.\./([^)]*)\)")
 
 
@@ -87,16 +85,12 @@ def test_every_paper_is_listed_or_off_topic():
     assert list(ROWS) == sorted(ROWS) and all(OFF_TOPIC)
 
 
-def test_papers_that_do_not_run_are_known():
-    found = {number for number, (_, runs) in ROWS.items() if runs == "not yet"}
-    assert found >= NOT_YET  # without the folder of a paper, those that it runs too
-
-
 @each(("number", "paper"), [(number, paper) for number, (paper, _) in ROWS.items()])
 def test_a_paper_has_a_title_authors_a_year_and_a_link(number, paper):
     assert re.fullmatch(r"\[.+\]\(https://arxiv\.org/abs/\d{4}\.\d{5}\), [^\d]+, (19|20)\d\d", paper)
 
 
+# Without the folder of a paper, its row says "not yet".
 @each(("number", "runs"), [(number, runs) for number, (_, runs) in ROWS.items() if runs != "not yet"])
 def test_a_row_names_what_exists(number, runs):
     names, studies = STUDY_FILE.sub("", runs).strip(", "), STUDY_FILE.findall(runs)

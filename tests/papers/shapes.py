@@ -13,10 +13,10 @@ ALIKE = {
     "memory": ("similarity-kd", "teachers"),  # other models that read the texts
     "mixda": ("adapter", "entity-vectors"),  # layers that the model keeps
     "pivots": ("selective",),  # masking that a task decides
-    "prompt": ("deit",),  # virtual tokens
+    "prompt": ("deit", "hyper-prompt"),  # virtual tokens
     "relations": ("corruption", "dann", "fastdoc", "muppet"),  # examples drawn from labelled data
     "self-distill": ("dapt+tapt",),  # stages
-    "simcse": ("pairs", "tsdae"),  # vectors of sentences
+    "simcse": ("experts", "pairs", "tsdae"),  # vectors of sentences
 }
 """For the method that stands for a path, the others that take it. A method that is not here stands for its own."""
 OTHERS = frozenset(other for alike in ALIKE.values() for other in alike)

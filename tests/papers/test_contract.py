@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 HELD = Corpus.of(["the soup was not fresh", "a table of the score and the loss", "cold wine", "the model", "rude!"])
-DIALOGUES = Path(__file__).with_name("dialogues.jsonl")
+DIALOGUES, CITED = (Path(__file__).with_name(f"{name}.jsonl") for name in ("dialogues", "cited"))
 TRIPLES, VECTORS = Path(__file__).with_name("triples.csv"), Path(__file__).with_name("entities.vec")
 CHEAP = {
     "dga": {"importance_tokens": 200},
@@ -45,6 +45,8 @@ CHEAP = {
     "detour": {"causal": 0.6},  # both phases in three steps
     "dask": {"triples": str(TRIPLES), "least": 2},
     "entity-vectors": {"vectors": str(VECTORS)},
+    "experts": {"table": str(CITED), "lm_weight": 0.5},
+    "hyper-prompt": {"length": 4, "components": 4},
     "mixda": {"gate_size": 8},
     "pairs": {"lm_weight": 0.5},
     "pivots": {"least": 2},

@@ -48,6 +48,10 @@ def test_every_folder_has_its_parts():
             assert render_papers.fact(folder, title), f"{folder.name}: {title}"
 
 
+def test_every_paper_of_the_listing_runs():
+    assert "not yet" not in (ROOT / "docs" / "listing.md").read_text(encoding="utf-8")
+
+
 def test_papers_or_pages_use_each_name_of_the_public_surface():
     files = [*(ROOT / "src" / "acclimate" / "papers").rglob("*.py"), *(ROOT / "docs").glob("*.md")]
     words = {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}

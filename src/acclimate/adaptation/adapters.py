@@ -72,7 +72,9 @@ class AddedAdapter(Feature):
     def prepare(self, run: Run) -> None:
         """Refuse a model that has adapters."""
         if has_adapters(run.loaded.model):
-            raise UserError("The model has adapters of its own; start from one without, or remove 'adapter'.")
+            raise UserError(
+                "The model has adapters or prompts of its own; start from one without, or remove 'adapter'."
+            )
 
     def rule(self, run: Run, rule: UpdateRule | None) -> UpdateRule | None:
         """Add the adapter to the model, to which the method has added what it needs, as ``loaded.adapter``.

@@ -192,7 +192,7 @@ def report_batch(
 
 def add_method_virtual_tokens(loaded: LanguageModel, method: Method, seed: int) -> int:
     """Add the method's virtual tokens to model and tokenizer; return how many tokens they add to each text."""
-    if method.virtual_tokens:
+    if method.virtual_tokens and not method.has_virtual_tokens(loaded.model):
         loaded.tokenizer = add_virtual_tokens(
             loaded.model, loaded.tokenizer, method.virtual_tokens, start=method.virtual_start, seed=seed
         )

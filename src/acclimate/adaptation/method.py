@@ -352,6 +352,10 @@ class Method(Part):
         """How the virtual tokens are initialized."""
         return "vocabulary"
 
+    def has_virtual_tokens(self, model: PreTrainedModel) -> bool:
+        """Return whether a model has the virtual tokens already, from an earlier adaptation with this method."""
+        return False
+
     @property
     def sentence_pooling(self) -> Literal["mean", "cls"] | None:
         """How the vectors of texts that it trains are pooled, for a model that is no sentence encoder.
@@ -421,6 +425,13 @@ class Method(Part):
 
     def finish(self, context: AdaptContext) -> None:
         """Remove what was only needed for training, before the model is written."""
+
+    def variants(self) -> Iterator[str]:
+        """Give the finished model other weights in turn, and yield the subfolder that each such model is written to.
+
+        Afterwards the model is the result again.
+        """
+        yield from ()
 
     def stages(self) -> list[Stage]:
         """Return the adaptations that run one after the other instead of this one; most methods have none."""

@@ -33,6 +33,7 @@ from acclimate.engine.distributed import ProcessGroup
 from acclimate.models.encoding import encode
 from acclimate.models.families import language_head
 from acclimate.models.loading import LanguageModel
+from acclimate.models.prompts import prompts_of
 from acclimate.parts.modules.new_rows import TrainNewRows, add_rows, map_vectors
 
 NEW_TOKENS_FILE = "new-tokens.json"
@@ -134,6 +135,10 @@ class NewTokens:
         Raises:
             UserError: If the vocabulary cannot be extended, or there is nothing to add.
         """
+        if prompts_of(loaded.model.config):
+            raise UserError(
+                "The model has prompts of its own, whose embedding layer cannot grow; start from one without."
+            )
         tokenizer, first = loaded.tokenizer, len(loaded.tokenizer)
         vocabulary = read_model(tokenizer)["vocab"]
         with (group or ProcessGroup()).main_process_first():

@@ -238,8 +238,14 @@ class Run:
         else:
             result.adapter = loaded.adapter.export(folder, loaded.tokenizer, self.out, self.config["model"])
             result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
-        if loaded.pooling is not None:
-            write_pooling(folder, loaded.pooling, loaded.model.config.get_text_config().hidden_size)
+        written = [folder]
+        for name in self.method.variants():
+            written.append(safe_join(folder, name))
+            written[-1].mkdir(parents=True)
+            save_tokenizer(loaded.tokenizer, written[-1])
+            save_model(loaded.model, written[-1], self.out / name)
+        for place in written if loaded.pooling is not None else ():
+            write_pooling(place, str(loaded.pooling), loaded.model.config.get_text_config().hidden_size)
         for feature in features:
             feature.finish(self, folder)
         text = summarize_text(self.text)

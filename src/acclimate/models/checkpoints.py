@@ -45,6 +45,7 @@ from acclimate.models.extensions import (
 )
 from acclimate.models.kinds import class_names, find_kind
 from acclimate.models.probe import attach
+from acclimate.models.prompts import add_prompts, prompts_of
 
 # Files that decide what a model computes. Cards, logs and acclimate's own records do not, and they contain times.
 _SUFFIXES = {
@@ -209,7 +210,7 @@ def model_fingerprint(path: str) -> str:
 
 log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
-ADAPTER_KEYS, ORIGINAL_PREFIX = (".adapter.", ".domains.", ".entities."), f"{ORIGINAL}."
+ADAPTER_KEYS, ORIGINAL_PREFIX = (".adapter.", ".domains.", ".entities.", ".prompts."), f"{ORIGINAL}."
 IGNORED_WEIGHTS = (".pooler.", "position_ids")
 """Parts of the names of weights that an encoder does not need: poolers, and constant buffers."""
 
@@ -259,10 +260,12 @@ def describe_extensions(config: Any) -> str:
     adapters = f"bottleneck adapters of size {size} (Houlsby et al., 2019)" if size else ""
     number = len(DomainAdapters.of(entry).sizes) if (entry := getattr(config, DOMAINS_KEY, None)) else 0
     domains = f"{number} domain adapter{'s' * (number > 1)} and a gate (Diao et al., 2023)" if number else ""
+    prompts = prompts_of(config)
+    made = f"a network for prompts of {prompts.length} tokens (Jiang et al., 2023)" if prompts else ""
     original = "its original encoder, for an ensemble" if getattr(config, ENSEMBLE_KEY, False) else ""
     sizes = getattr(config, ENTITIES_KEY, None)
     entities = f"vectors of {sizes['entities']:,} entities (Sengupta et al., 2024)" if sizes else ""
-    return " and ".join(part for part in (adapters, domains, original, entities) if part)
+    return " and ".join(part for part in (adapters, domains, made, original, entities) if part)
 
 
 def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -314,6 +317,8 @@ def _load_extended(
         add_domain_adapters(model, DomainAdapters.of(entry))
     if sizes := getattr(config, ENTITIES_KEY, None):
         add_entities(model, **sizes)
+    if prompts := prompts_of(config):
+        add_prompts(model, prompts)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     fits = {name for name in shapes if any(key in name for key in ADAPTER_KEYS)} == set(adapters)
     if not fits or any(shapes[name] != value.shape for name, value in adapters.items()):

@@ -20,6 +20,7 @@ from acclimate.base.errors import UserError
 from acclimate.models.attention import HeadLayer
 from acclimate.models.compiling import layers_of
 from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes
+from acclimate.models.prompts import prompts_of
 
 ADAPTER_SIZE_KEY = "acclimate_adapter_size"
 """Configuration entry of a model with adapters: the width of their bottleneck."""
@@ -128,8 +129,8 @@ def domain_adapters(model: PreTrainedModel) -> DomainAdapters | None:
 
 
 def has_adapters(model: PreTrainedModel) -> bool:
-    """Return whether a model has bottleneck or domain adapters."""
-    return bool(adapter_size(model)) or domain_adapters(model) is not None
+    """Return whether a model has bottleneck or domain adapters, or a network for prompts."""
+    return bool(adapter_size(model)) or domain_adapters(model) is not None or prompts_of(model.config) is not None
 
 
 class DomainMixture(nn.Module):
@@ -354,7 +355,8 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
     """
     if has_adapters(model) or getattr(model.config, ENTITIES_KEY, None):
         raise UserError(
-            "An ensemble of models with adapters or entity vectors cannot be saved; start from a model without them."
+            "An ensemble of models with adapters, prompts or entity vectors cannot be saved; start from a model "
+            "without them."
         )
     original = copy.deepcopy(model.base_model)
     original.requires_grad_(False)

@@ -122,22 +122,27 @@ class LabelledMethod(Method):
         repeated = rows - len(codes)
         return codes, f"; left out because the text occurred before: {repeated:,}" if repeated else ""
 
-    def coded_rows(self, run: AdaptContext, file: str | None, what: str = "taxonomy") -> Iterator[tuple[str, str]]:
+    def coded_rows(
+        self, run: AdaptContext, file: str | None, what: str = "taxonomy", columns: Sequence[str] = ("text", "code")
+    ) -> Iterator[tuple[str, ...]]:
         """Yield the text and the code of each row of a table, or of the train split of the task without a file.
+
+        With other ``columns``, the values of these are yielded, and there has to be a file.
 
         Raises:
             UserError: As :meth:`read_codes`.
         """
         if file is None:
-            if run.task is None:
+            if run.task is None or len(columns) > 2:
+                named = " and ".join((", ".join(columns[:-1]), columns[-1]))
                 raise UserError(
-                    f"Method '{self.name}' needs a {what}; give a table of text and code as "
-                    f"'{self.name} {what}=FILE', or a labelled task with --task."
+                    f"Method '{self.name}' needs a {what}; give a table of {named} as '{self.name} {what}=FILE'"
+                    + (", or a labelled task with --task." if len(columns) == 2 else ".")
                 )
             self.check_tasks([run.task])
             yield from ((example.text, run.task.labels[example.label]) for example in run.task.train)
             return
-        yield from ((text, code) for text, code in read_columns(file, ("text", "code"), what))
+        yield from read_columns(file, columns, what)
 
     @staticmethod
     def language_modelling(weight: float) -> list[Objective | BatchObjective]:

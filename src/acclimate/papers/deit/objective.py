@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 from torch import Tensor, nn
 
-from acclimate.api import Batch, Objective, Outputs, Rewriting, View, Vocabulary
-
-
-@dataclass(frozen=True)
-class DropTokens(Rewriting):
-    """The original text with certain tokens turned into padding, which no token attends to.
-
-    Attributes:
-        tokens: Ids of these tokens. They must be at the end of a text, so that the positions of the others do not
-            change.
-    """
-
-    tokens: tuple[int, ...]
-
-    def __call__(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Turn the tokens into padding."""
-        return ids, np.where(np.isin(ids, self.tokens), -1, text)
+from acclimate.api import Batch, DropTokens, Objective, Outputs, View
 
 
 class TokenDistillation(Objective):

@@ -124,8 +124,8 @@ class PairContrasted(LabelledMethod):
     the same author. A text may be in several rows, with a code in each. For each text of the corpus a step reads two
     texts with a common code; the negatives are the second texts of the other pairs that have no code of the first one.
 
-    Hallee et al. train on pairs of abstracts that are cited together. Their experts per domain are not built. With
-    ``lm_weight`` the model learns the text of the domain and the similarity of its vectors at once, as in MOSAIC
+    Hallee et al. train on pairs of abstracts that are cited together; method ``experts`` has their experts per domain.
+    With ``lm_weight`` the model learns the text of the domain and the similarity of its vectors at once, as in MOSAIC
     (arXiv 2510.16797), whose choice of the masked tokens is not built.
 
     Attributes:
@@ -140,6 +140,8 @@ class PairContrasted(LabelledMethod):
     cost: ClassVar[float] = 2.0
     without_adapter: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ("table",)
+    columns: ClassVar[tuple[str, ...]] = ("text", "code")
+    """Columns of the table; a third one divides the texts, so that those of a pair agree in it."""
 
     table: str | None = None
     temperature: float = 0.05
@@ -163,12 +165,12 @@ class PairContrasted(LabelledMethod):
 
     def check(self, run: AdaptContext) -> None:
         """Read the table."""
-        self._codes: dict[str, set[str]] = defaultdict(set)
-        rows: Iterable[tuple[str, str]] = self.coded_rows(run, self.table, "table")
-        if self.table is None and getattr(run.task, "task_kind", "") == "retrieval":
+        self._codes: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+        rows: Iterable[tuple[str, ...]] = self.coded_rows(run, self.table, "table", self.columns)
+        if self.table is None and len(self.columns) == 2 and getattr(run.task, "task_kind", "") == "retrieval":
             rows = ((text, query.id) for query in run.task.train for text in query.texts)
-        for text, code in rows:
-            self._codes[text].add(code)
+        for text, code, *part in rows:
+            self._codes[text, *part].add((code, *part))
         super().check(run)
 
     def prepare(self, run: AdaptContext) -> None:
@@ -176,9 +178,11 @@ class PairContrasted(LabelledMethod):
         codes = self._codes
         names = {name: number for number, name in enumerate(sorted(set().union(*codes.values())))}
         own = [sorted(names[name] for name in found) for found in codes.values()]
-        read = run.tokenizer([*codes])["input_ids"]
-        rows = run.tokenizer([*codes], truncation=True, max_length=run.max_length)["input_ids"]
-        pairs = [DrawPartners([np.array(row) for row in rows], own, part) for part in (0, 1)]
+        texts = [text for text, *_ in codes]
+        read = run.tokenizer(texts)["input_ids"]
+        cut_rows = run.tokenizer(texts, truncation=True, max_length=run.max_length)["input_ids"]
+        rows = [self.mark(run, np.array(row), *part) for row, (_, *part) in zip(cut_rows, codes, strict=True)]
+        pairs = [DrawPartners(rows, own, part) for part in (0, 1)]
         if not pairs[0].anchors or len(names) < 2:
             raise UserError(
                 "There are no two texts with the same code and one with another, so there is nothing to contrast; "
@@ -193,6 +197,10 @@ class PairContrasted(LabelledMethod):
         )
         pooling = load_pooling_head(run.model.name_or_path or "", run.device)
         self._term = PairContrast(pairs, own, self.temperature, pooling)
+
+    def mark(self, run: AdaptContext, ids: np.ndarray, *part: str) -> np.ndarray:
+        """Return the ids with which the model reads a text, given its value in the third column, if there is one."""
+        return ids
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the LM loss, unless its weight is 0, and the contrast."""

@@ -147,6 +147,24 @@ def make_rows(rows: Sequence[np.ndarray], ids: np.ndarray, text: np.ndarray) -> 
     return made, number
 
 
+@dataclass(frozen=True)
+class DropTokens(Rewriting):
+    """The original text with certain tokens turned into padding, which no token attends to.
+
+    Attributes:
+        tokens: Ids of these tokens. They must be at the end of a text, so that the positions of the others do not
+            change.
+    """
+
+    tokens: tuple[int, ...]
+
+    def __call__(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Turn the tokens into padding."""
+        return ids, np.where(np.isin(ids, self.tokens), -1, text)
+
+
 class Drawing(Rewriting):
     """Another text for each text of the batch, which is drawn with its seed, and what is known of the drawn text.
 
