@@ -173,6 +173,11 @@ def test_learning_curves_have_a_panel_per_term_and_dashed_held_out_losses(result
     drawn = learning_curves(replace(one, adaptations=runs))
     assert drawn.count("stroke-dasharray") >= 3  # mlm of both methods, and the contrast of dga
     assert 'id="curves-axes_2"' in drawn and 'id="curves-axes_3"' not in drawn
+    first, *others = one.adaptations
+    half = len(first.curve) // 2
+    causal = [replace(point, terms={"clm": 3.0}) for point in first.curve[:half]]
+    phases = learning_curves(replace(one, adaptations=[replace(first, curve=causal + first.curve[half:]), *others]))
+    assert 'id="curves-axes_3"' in phases and 'id="curves-axes_4"' not in phases  # a term of some steps is shared too
     points = [CurvePoint(tokens=1000, loss=2.5, terms={"mlm": 2.0}), CurvePoint(tokens=2000, loss=1.5, terms={"x": 1})]
     assert curve_values(points, "mlm") == ([1.0], [2.0])
     assert curve_values(points, "loss") == ([1.0, 2.0], [2.5, 1.5])

@@ -268,10 +268,8 @@ class HeldOut(Feature):
     def __init__(self, run: Run) -> None:
         self.text = HeldOutText.of(run.options)
         if self.text.patience is not None and run.method.without_patience:
-            raise UserError(
-                f"Method '{run.method.name}' does not end early: {run.method.without_patience}. Remove 'patience'; "
-                "keep_best keeps the best model."
-            )
+            why = run.method.without_patience
+            raise UserError(f"Method '{run.method.name}' does not end early: {why}. Remove 'patience'.")
         run.named_texts = {"held-out text": self.text.corpus}
 
     def identity(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Detour(Method):
     """
 
     purpose: ClassVar[str] = "Learn better representations"
-    cost: ClassVar[float] = 1.4
+    cost: ClassVar[float] = 1.7
     kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kinds_reason: ClassVar[str] = "lets an encoder read from left to right for a while"
     paper_options: ClassVar[Mapping[str, Any]] = {"learning_rate": 2e-4, "batch_size": 384, "max_length": 8_192}
@@ -84,8 +84,8 @@ class Detour(Method):
         if first > last:
             raise UserError(f"frozen is a layer or a range of layers, such as 0-7, not {shorten(self.frozen)}.")
         self._numbers = range(first, last + 1)
-        self._term: CausalThenMasked | None = None  # set by `prepare`
-        self._layers: list[nn.Module] = []
+        self._rule: FreezeInCausalPhase | None = None  # set by `prepare`
+        self._terms: list[Objective | BatchObjective] = []
 
     @property
     def schedule(self) -> str:
@@ -109,16 +109,16 @@ class Detour(Method):
                 f"Of {run.steps} steps none is in the last {1 - self.causal:g} of the training, which predicts masked "
                 "tokens; train longer, or lower 'causal'."
             )
-        self._term = CausalThenMasked(run.model, self.causal)
-        found = layers_of(run.model.base_model)
-        self._layers = [] if self.frozen is None else [found[number] for number in self._numbers]
+        term = CausalThenMasked(run.model, self.causal)
+        self._terms = [term]
+        if self.frozen is not None:
+            layers = layers_of(run.model.base_model)
+            self._rule = FreezeInCausalPhase([layers[number] for number in self._numbers], term)
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the loss of both phases."""
-        assert self._term is not None, "prepare first"
-        return [self._term]
+        return self._terms
 
     def update_rule(self) -> UpdateRule | None:
         """Return what keeps the layers as they are, if there are any."""
-        assert self._term is not None, "prepare first"
-        return FreezeInCausalPhase(self._layers, self._term) if self._layers else None
+        return self._rule

@@ -12,6 +12,7 @@ from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
 from acclimate.data.documents import Corpus
+from acclimate.engine import trainer
 from tests.cases import each
 from tests.kills import counted, killed
 from tests.papers.test_contract import DOCUMENTS, HELD, SHORT, run, weights
@@ -64,7 +65,9 @@ def test_a_training_that_is_killed_in_either_phase_resumes_bit_for_bit(tiny_bert
     assert steps == [4, 5] and equal(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_frozen_layers_train_in_the_second_phase_only(tiny_bert, tmp_path):
+def test_frozen_layers_train_in_the_second_phase_only(tiny_bert, tmp_path, monkeypatch):
+    """And a line of the log that averages steps of both phases has the mean loss of each."""
+    monkeypatch.setattr(trainer, "log_interval", lambda steps: steps)
     adapted(tiny_bert, tmp_path / "out", "causal=0.5 frozen=0", keep_steps=[3], weight_decay=0.1, schedule="linear")
     assert read_json(tmp_path / "out" / "acclimate.json")["schedule"]["shape"] == "linear"
     base, middle, end = (weights(folder) for folder in (tiny_bert, tmp_path / "out" / "step-000003", tmp_path / "out"))
@@ -76,6 +79,9 @@ def test_frozen_layers_train_in_the_second_phase_only(tiny_bert, tmp_path):
     assert first and not first & changed(base, middle)
     assert changed(base, middle) >= {name for name in base if ".encoder.layer.1." in name and "key.bias" not in name}
     assert changed(middle, end) >= {name for name in first if "key.bias" not in name}
+    ((line,), _) = log_of(tmp_path / "out")
+    assert line["terms"].keys() == {"clm", "mlm"}
+    assert line["loss"] == pytest.approx(sum(line["terms"].values()) / 2), "three steps of each phase"
 
 
 @each(
