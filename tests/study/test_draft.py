@@ -194,6 +194,18 @@ def test_a_task_is_a_file_with_named_columns(tmp_path, monkeypatch):
     assert [task.label_column for task in StudyConfig.of(study).domains[0].tasks] == ["queue", None]
 
 
+@pytest.mark.needs("relations")
+def test_files_of_methods_are_those_of_the_current_folder(tmp_path, monkeypatch):
+    """The study file can be in any folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "codes.csv").write_text("text,code\n")
+    methods = ["lm", "relations taxonomy=codes.csv level=2"]
+    study = draft_study(build(InitOptions, "s.yaml", model="m", corpus="c.txt", methods=methods))
+    none, lm, relations = StudyConfig.of(study).methods
+    assert (none.name, lm.name, relations.name) == ("none", "lm", "relations")
+    assert relations.parameters["taxonomy"] == str(tmp_path / "codes.csv") and int(relations.parameters["level"]) == 2
+
+
 def test_a_draft_needs_a_model():
     with pytest.raises(UserError, match="--model is missing"):
         init("s.yaml", corpus="c")

@@ -101,7 +101,7 @@ class Sample(NamedTuple):
 SAMPLES = {
     "classification": Sample(_classes),
     "regression": Sample(_numbers),
-    "joint": Sample(_joint, {"epochs": 15}),
+    "joint": Sample(_joint, {"auxiliary_weight": 0.3}),
     "entities": Sample(_entities),
     "qa": Sample(_questions, {"epochs": 8}),
     "choice": Sample(_choices, {"epochs": 8, "max_length": 64}),

@@ -107,6 +107,7 @@ def test_context_is_read_in_training_and_prediction_and_both_labels_are_saved(ti
         predict(tmp_path / "out", [{"text": "good"}], None, progress=False)
 
 
+@pytest.mark.slow
 def test_both_labels_are_learned(tiny_bert):
     made = finetune(tiny_bert, load_task(splits_of("joint")), auxiliary_weight=2.0, **OPTIONS | LONG)
     assert made.metrics["accuracy"] > 0.75 and made.metrics["auxiliary_accuracy"] > 0.9

@@ -195,7 +195,8 @@ def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]
     if given.get("replay"):
         given["replay"] = _from_anywhere(given["replay"])
     kept = [("--set", f"adapt.{name}={json.dumps(value)}") for name, value in given.items() if value]
-    compared = [*text, *reading, "--methods", result.method, *itertools.chain(*kept)]
+    method = REGISTRY.read(options.method).describe()
+    compared = [*text, *reading, "--methods", method, *itertools.chain(*kept)]
     words = ["--model", options.model, *compared, "--out", "runs/compare"]
     yield Next(["compare", *words], "to see whether adaptation helps")
 

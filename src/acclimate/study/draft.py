@@ -22,7 +22,7 @@ from acclimate.study.changes import change_values
 from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.inputs import HELDOUT_SHARE
 from acclimate.study.options import StudyOptions
-from acclimate.study.paths import locate_model, locate_text
+from acclimate.study.paths import locate_model, locate_part, locate_text
 from acclimate.study.settings import UNADAPTED
 
 TEXTS = ("corpus", "heldout", "general")
@@ -83,7 +83,9 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         "title": f"{', '.join(Path(model).name for model in models)} adapted to {name}",
         "notes": [],
         "models": _with_names(models, [Path(model).name for model in models], {}),
-        "methods": list(dict.fromkeys([UNADAPTED, *(options.methods or ("lm",))])),
+        "methods": [
+            locate_part(one, REGISTRY, here) for one in dict.fromkeys([UNADAPTED, *(options.methods or ("lm",))])
+        ],
         "domains": [
             {
                 "name": name,

@@ -148,6 +148,7 @@ def test_pseudo_labels_move_the_shares_as_text_by_text_and_decide_the_pivots_of_
     assert polarity.pivots(1) == [3]
 
 
+@pytest.mark.slow
 def test_what_a_run_records_and_learns(tiny_bert, tmp_path):
     settings = {**CHEAP["dask"], "confidence": 0.01, "rate": 0.5}
     run(tiny_bert, tmp_path / "out", "dask", TASK, **settings, options={"steps": 4})

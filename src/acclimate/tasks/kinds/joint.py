@@ -308,7 +308,7 @@ class Joint(Classification):
             UserError: If the rows are pairs, or no group is known.
         """
         context = given.get("context") or 0
-        if context == task.context:
+        if context in (0, task.context):
             return task
         if task.is_pair:
             raise UserError(f"'context' needs single texts, and '{task.name}' has pairs of texts; remove it.")
