@@ -242,3 +242,31 @@ def test_a_real_study_with_an_interpolation(tiny_bert, folder, tmp_path, no_repo
         assert adapted.nats == pytest.approx(losses["mlm", text].nats, abs=1e-6)
         assert losses["base", text].nats == pytest.approx(adapted.before, abs=1e-6)
         assert adapted.nats != pytest.approx(adapted.before, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_real_study_selects_soups_and_experts_and_merges_layers(tiny_bert, folder, tmp_path, no_report):
+    for place, name in enumerate("abc"):
+        lines = [f"{text} {name}{number}" for number in range(12) for text in TEXTS[place::3]]
+        (folder / f"{name}.txt").write_text("\n".join(lines[:-8]))
+        (folder / f"{name}-held.txt").write_text("\n".join(lines[-8:]))
+    config = {
+        "models": [str(tiny_bert)], "methods": ["none", "mlm"], "adapt_seeds": 2, "seeds": 2,
+        "evaluate": {"max_length": 24, "documents": 4},
+        "domains": [
+            {"name": name, "corpus": str(folder / f"{name}.txt"), "heldout": str(folder / f"{name}-held.txt")}
+            for name in "abc"
+        ],
+        "adapt": {"steps": 2, "batch_size": 4, "max_length": 24, "precision": "fp32"},
+        "merges": [
+            {"of": "mlm", "method": "greedy-soup"},
+            {"of": "mlm", "method": "layers layers=1"},
+            {"of": "mlm", "method": "soup", "target": True, "top": 1, "label": "expert"},
+            {"of": "mlm", "method": "soup", "target": True, "rank": "similarity", "label": "experts"},
+        ],
+    }  # fmt: skip
+    results = compare(config, tmp_path / "out", progress=False)
+    rows = {(row.method, row.domain) for row in results.losses}
+    labels = ("mlm", "mlm, greedy-soup", "base model + mlm, layers", "expert", "experts")
+    assert rows == {(label, domain) for label in labels for domain in "abc"}
+    assert not [row for row in results.losses if row.method == "mlm" and row.difference is None]

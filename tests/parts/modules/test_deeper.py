@@ -110,6 +110,9 @@ def test_a_gate_opens_where_layers_normalize_at_their_end(kind):
         opener.step(optimizer, lambda: None)
         opened.append(float(gates[0]))
     assert opened == [0.0, 0.5, 1.0, 1.0]
+    assert compare_logits(model, plain, PROBE_IDS)["relative"] < 0.1, (
+        "an open gate changes little before it is trained"
+    )
     merged = adapter.merged()
     attach(merged)
     assert (

@@ -123,6 +123,7 @@ class DeeperAdapter(Adapter):
         self._gates: list[Tensor] = []
         if self.start_difference(self._plain) > LARGEST_START:
             for layer in made:
+                _keep_scale(layer)
                 layer.register_buffer(GATE, torch.zeros((), device=model.device))
                 layer.register_forward_hook(_skip, with_kwargs=True)
             self._gates = [getattr(layer, GATE) for layer in made]
@@ -205,6 +206,22 @@ def _insert(layers: nn.ModuleList, chosen: Sequence[int]) -> Iterable[nn.Module]
             if hasattr(module, "layer_idx"):
                 setattr(module, "layer_idx", number)  # noqa: B010
     return reversed(copies)
+
+
+@torch.no_grad()
+def _keep_scale(layer: nn.Module) -> None:
+    """Let the normalizations of a copy return what the last one of its layer returned, but for the scale of a token.
+
+    That is weight z + bias with normalized z, whose mean and variance over features are about those of the bias, plus
+    the mean square of the weight. So an open gate hardly changes the model before the copy has learned.
+    """
+    norms = [module for module in layer.modules() if isinstance(module, nn.LayerNorm)]
+    if norms and norms[-1].weight is not None and norms[-1].bias is not None:
+        weight, bias = norms[-1].weight, norms[-1].bias
+        scale, shift = (weight.square().mean() + bias.var(correction=0)).sqrt(), bias.mean()
+        for norm in norms:
+            norm.weight.fill_(scale)
+            norm.bias.fill_(shift)
 
 
 class OpenGates(UpdateRule):
