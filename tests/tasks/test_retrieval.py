@@ -380,6 +380,9 @@ def test_on_the_command_line(beir, tiny_bert):
     assert run.exit_code == 0, run.output
     assert run.output.count("bm25") == run.output.count("16 dimensions") == run.output.count("8 dimensions") == 1
     assert "ndcg@10" in run.output and "One seed" not in run.output
+    assert "--dimensions 16,8 --out finetuned" in " ".join(run.output.split())
+    run = CliRunner().invoke(app, ["finetune", *options[:-2], "--sparse"])
+    assert run.exit_code == 0 and "Next" not in run.output  # a sparse encoder cannot be trained
 
 
 def test_in_a_study(beir, tiny_bert, sets, tmp_path):
@@ -680,7 +683,9 @@ def test_cut_vectors_are_measured_and_those_of_the_saved_folder(beir, tiny_bert,
         assert found["ndcg@10"] == pytest.approx(retrieval_metrics(gold, ranked)["ndcg@10"])
         assert {"low", "high"} <= found["difference"].keys() and f"{size} dimensions" in "".join(result.describe())
     with pytest.raises(UserError, match="have 32 dimensions; give fewer than 32"):
-        finetune(tiny_bert, task, **{**options, "dimensions": [32, 8]})
+        finetune(tiny_bert, task, **{**options, "dimensions": [64, 8]})
+    with pytest.raises(UserError, match="'matryoshka' is a way to train"):
+        finetune(tiny_bert, task, **{**options, "epochs": 0}, matryoshka=True)
     with pytest.raises(UserError, match="'matryoshka' trains at several 'dimensions': give them"):
         finetune(tiny_bert, task, matryoshka=True, **QUICK)
     with pytest.raises(UserError, match="'dimensions' is for retrieval models, which 'task' does not train"):
@@ -715,6 +720,8 @@ def test_a_reranker_improves_what_its_first_stage_finds(reranker, tmp_path):
         texts = [(query.text, task.documents[key]) for key in ranked]
         theirs = model.predict(texts, activation_fn=torch.nn.Identity())
         assert np.allclose(theirs, scores, atol=2e-5) and len(ranked) == 30
+    with pytest.raises(UserError, match=r"again' is a CrossEncoder.*with another first stage"):
+        finetune(tmp_path / "first", task, first_stage=out, **{**options, "epochs": 1})
     assert "CrossEncoder('again')" in (out / "README.md").read_text()
     assert "pipeline_tag: text-ranking" in (out / "README.md").read_text()
     passages = [{"_id": key, "text": text} for key, text in task.documents.items()]
@@ -799,6 +806,10 @@ def test_a_folder_of_sets_shows_what_training_changes_in_general(sets, beir, tin
     (sets / "two" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n")
     with pytest.raises(UserError, match=r"two/qrels' has no test.tsv with a relevant document"):
         finetune(tiny_bert, beir, **options)
+    for part in ("qrels", "corpus.jsonl"):  # a set is not left out silently
+        (sets / "two" / part).rename(tmp_path / part)
+        with pytest.raises(UserError, match="two' is no whole retrieval task"):
+            finetune(tiny_bert, beir, **options)
 
 
 @settings(max_examples=20, deadline=None)

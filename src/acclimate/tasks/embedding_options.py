@@ -124,6 +124,8 @@ class EmbeddingOptions:
             raise ValueError(
                 "'matryoshka' trains at several 'dimensions': give them, such as 256,128,64, or remove it"
             )
+        if self.matryoshka and getattr(self, "epochs", None) == 0:
+            raise ValueError("'matryoshka' is a way to train: set epochs to at least 1, or remove it")
         names = ("hard_negatives", "adapter", "dimensions", "contrastive")
         given = ["similarity"] * (self.similarity is not None) + [name for name in names if getattr(self, name)]
         if given and (self.rerank or self.sparse):

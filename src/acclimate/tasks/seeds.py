@@ -83,9 +83,13 @@ def show_finetuned(results: Any, options: FinetuneCommand) -> Iterator[Any]:
             yield f"Trained on all {results[-1].train_size:,} rows, so there is no score: no rows are left to test on."
         elif len(results) == 1 and options.epochs != 0:
             yield f"One seed says little about a model; --seeds {SEEDS} is the default."
+    if options.sparse:
+        return  # there is no training of sparse encoders
     if options.probe or options.epochs == 0:
         task = [*text_words("--task", options.task, "TASK", column=options.text_column), *reading_words(options)]
         task += ["--rerank"] * options.rerank
+        task += ["--first-stage", str(options.first_stage)] if options.first_stage else []
+        task += ["--dimensions", ",".join(map(str, options.dimensions))] if options.dimensions else []
         yield Next(["finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
     elif options.out is None:
         yield "The models are not kept."

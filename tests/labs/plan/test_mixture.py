@@ -9,10 +9,13 @@ from safetensors.torch import load_file
 
 from acclimate import plan_mixture
 from acclimate.base.errors import UserError
+from acclimate.base.options import build
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.labs.plan import mixture
 from acclimate.labs.plan.mixture import Simulator, search
-from acclimate.labs.plan.plans import read_plan
+from acclimate.labs.plan.options import BudgetOptions, MixtureOptions, RatioOptions
+from acclimate.labs.plan.pilots import show_budget, show_mixture, show_ratio
+from acclimate.labs.plan.plans import Plan, read_plan
 from acclimate.models.loading import load_language_model
 from tests.adaptation.test_learned_mixes import sentences
 from tests.cases import each
@@ -93,6 +96,7 @@ def test_the_search_finds_a_planted_optimum(best):
         ("give --tokens", {"tokens": None}),
         ("is the name of the domain text", {"sources": {"domain": "text.txt"}}),
         ("at least 2,000 tokens", {"tokens": 100}),
+        ("--documents must be at least 10", {"documents": 9}),
         ("documents are held out", {}),
     ],
 )
@@ -108,3 +112,18 @@ def test_what_is_missing_is_named(tiny_bert, tmp_path, monkeypatch, match, more)
     }
     with pytest.raises(UserError, match=match):
         plan_mixture(**{**given, **more}, progress=False)
+
+
+def test_the_next_command_reads_the_texts_as_the_plan_did(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"body": "text"}')
+    given = {"model": "m", "corpus": str(file), "text_column": "body", "clean": "html"}
+    column, values = f"{file}:body", {"refused": "", "share": {"value": 0.75}, "target_tokens": 9}
+    for options, show, more in (
+        (build(MixtureOptions, sources={"wiki": str(file)}, **given), show_mixture, ["--source", f"wiki={column}"]),
+        (build(RatioOptions, (), general=str(file), **given), show_ratio, ["--replay", f"{column}=0.25"]),
+        (build(BudgetOptions, (), price=1, budget=1, task="t.csv", **given), show_budget, ["--task", "t.csv"]),
+    ):
+        plan = Plan("", {"weights": {"domain": 0.5, "wiki": 0.5}, **values}, [], "", [{"a": 1}], print)
+        words = list(map(str, [*show(plan, options)][-1].words))
+        assert words[1:7] == ["--model", "m", "--corpus", column, "--clean", "html"] and words[7:9] == more

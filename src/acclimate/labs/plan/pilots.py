@@ -10,7 +10,7 @@ from typing import Any
 from acclimate.base.errors import UserError
 from acclimate.base.options import build, values, verb
 from acclimate.base.verbs import Next
-from acclimate.data.reading import TextOptions, default_task_name, text_words
+from acclimate.data.reading import TextOptions, default_task_name, reading_words, text_words
 from acclimate.data.task_kinds import open_task
 from acclimate.labs.plan.budget import LEVELS, make_budget_plan
 from acclimate.labs.plan.options import BudgetOptions, MixtureOptions, RatioOptions, ScheduleOptions
@@ -52,11 +52,17 @@ def show_ratio(plan: Plan, options: RatioOptions) -> Iterator[Any]:
     yield from show_plan(plan, options)
     if plan["refused"] or plan["share"]["value"] is None:
         return
-    words = ["--model", options.model or "MODEL", *text_words("--corpus", options.corpus or None)]
+    words = _text_of(options)
     if (replay := round(1 - plan["share"]["value"], 3)) > 0:
-        texts = text_words("--replay", options.general or None, "GENERAL")
+        texts = text_words("--replay", options.general or None, "GENERAL", column=options.text_column)
         words += [f"{word}={2 * replay / len(texts):g}" if place % 2 else word for place, word in enumerate(texts)]
     yield Next(["adapt", *words, "--tokens", plan["target_tokens"], "--out", "adapted"], "to train with it")
+
+
+def _text_of(options: RatioOptions | MixtureOptions | BudgetOptions) -> list[str]:
+    """Return the model and the domain text, and how it is read, as words of a command line."""
+    text = text_words("--corpus", options.corpus or None, column=options.text_column)
+    return ["--model", options.model or "MODEL", *text, *reading_words(options)]
 
 
 @verb(MixtureOptions)
@@ -87,9 +93,9 @@ def show_mixture(plan: Plan, options: MixtureOptions) -> Iterator[Any]:
     yield from show_plan(plan, options)
     if plan["refused"]:
         return
-    words = ["--model", options.model, *text_words("--corpus", options.corpus or None)]
+    words = _text_of(options)
     for name, text in (options.sources or {}).items():
-        words += ["--source", f"{name}={text}"]
+        words += ["--source", f"{name}={text_words('', text, column=options.text_column)[1]}"]
     mix = " ".join(["fixed", *(f"{name}={share:g}" for name, share in plan["weights"].items())])
     yield Next(["adapt", *words, "--mix", mix, "--out", "adapted"], "to train with it")
 
@@ -116,8 +122,7 @@ def show_budget(plan: Plan, options: BudgetOptions) -> Iterator[Any]:
     yield from show_plan(plan, options)
     if plan["refused"]:
         return
-    task = options.task or "TASK"
-    words = ["--model", options.model or "MODEL", *text_words("--corpus", options.corpus or None), "--task", task]
+    words = [*_text_of(options), "--task", options.task or "TASK"]
     yield Next(["compare", *words, "--out", "runs/compare"], "with all labels, to see whether it helps")
 
 

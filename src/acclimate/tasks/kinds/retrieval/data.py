@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -170,9 +170,9 @@ def _find(folder: Path, name: str) -> Path | None:
     return next((folder / f"{name}{end}" for end in ENDINGS if (folder / f"{name}{end}").is_file()), None)
 
 
-def is_beir_folder(folder: Path) -> bool:
-    """Return whether a folder has the layout of BEIR."""
-    return all(_find(folder, name) for name in (CORPUS, QUERIES)) and (folder / "qrels").is_dir()
+def is_beir_folder(folder: Path, of: Callable[[Iterable[bool]], bool] = all) -> bool:
+    """Return whether a folder has the layout of BEIR: all of its parts, or with ``of=any`` one of them."""
+    return of([*(_find(folder, name) is not None for name in (CORPUS, QUERIES)), (folder / "qrels").is_dir()])
 
 
 def read_beir(folder: Path, name: str, options: ReadingOptions = DEFAULT_READING) -> RetrievalTask:

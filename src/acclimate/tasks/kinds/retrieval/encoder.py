@@ -33,13 +33,14 @@ from acclimate.models.loading import load_tokenizer
 from acclimate.models.lora import LowRankAdapter
 from acclimate.models.saving import find_non_finite, write_portable_modules
 from acclimate.tasks.interfaces import ResolvedOptions
+from acclimate.tasks.record import read_training
 from acclimate.tasks.trainer import LengthGroupedBatches, Score, TaskSteps, TrainingResult, train_steps
 
 BLOCK_NUMBERS = 1 << 23
 """Similarities that are held in memory at a time."""
 ADVICE = {
     SPARSE: "gives words weights instead of a vector of the text: add sparse and epochs=0 for a task of retrieval",
-    CROSS: "reads two texts together: add rerank for a task of retrieval",
+    CROSS: "reads two texts together: add rerank for a task of retrieval, with another first stage or none",
 }
 """What to do with other models of ``sentence-transformers``."""
 
@@ -155,7 +156,7 @@ def load_bi_encoder(path: str | Path, max_length: int) -> BiEncoder:
         UserError: If there is no model, or ``sentence-transformers`` is not installed.
     """
     config = load_config(path)
-    if (saved := encoder_type(path)) in ADVICE:
+    if (saved := encoder_type(path) or (CROSS if _is_reranker(path, config) else "")) in ADVICE:
         raise UserError(f"'{path}' is a {saved}, which {ADVICE[saved]}.")
     if saved:
         encoder = load_encoder(path)
@@ -175,6 +176,12 @@ def load_bi_encoder(path: str | Path, max_length: int) -> BiEncoder:
         encoder = library.SentenceTransformer(modules=parts, device=str(default_device())).float().eval()
     limit_length(encoder, config, max_length)
     return BiEncoder(encoder)
+
+
+def _is_reranker(path: str | Path, config: Any) -> bool:
+    """Return whether a checkpoint is a cross-encoder: it was trained here, or by ``sentence-transformers``."""
+    scores = any("ForSequenceClass" in name for name in config.architectures or ())
+    return scores and (hasattr(config, "sentence_transformers") or read_training(path).result.kind == "retrieval")
 
 
 def limit_length(encoder: Any, config: Any, max_length: int) -> None:

@@ -222,8 +222,8 @@ class RetrievalLearner(Learner):
         """
         self.dimensions, self.matryoshka = options.dimensions, options.matryoshka
         width = self.head.model.get_embedding_dimension() if self.dimensions else 0
-        if wrong := [size for size in self.dimensions if size >= width]:
-            raise UserError(f"The vectors of '{options.model}' have {width} dimensions; give fewer than {wrong[0]}.")
+        if any(size >= width for size in self.dimensions):
+            raise UserError(f"The vectors of '{options.model}' have {width} dimensions; give fewer than {width}.")
 
     def rows(self, examples: Sequence[Query]) -> list[dict[str, str]]:
         """Return a row per query and relevant document; with a negative if every query has one."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.base.errors import UserError
 from acclimate.base.records import fingerprint
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.retrieval import ranking_scores
@@ -81,7 +82,13 @@ def read_sets(folder: Path, name: str) -> SearchSets | None:
     """Return the tasks of a folder whose folders have the layout of BEIR; None if it is no such folder.
 
     Raises:
-        UserError: If a task cannot be read.
+        UserError: If a task cannot be read, or lacks a part.
     """
-    found = sorted(path for path in folder.iterdir() if path.is_dir() and is_beir_folder(path))
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    if partial := [path for path in folders if is_beir_folder(path, any) and not is_beir_folder(path)]:
+        raise UserError(
+            f"'{partial[0]}' is no whole retrieval task: it needs corpus.jsonl, queries.jsonl and a folder qrels, as "
+            "in BEIR. Add what is missing, or move it out of the folder of tasks."
+        )
+    found = [path for path in folders if is_beir_folder(path)]
     return SearchSets.of(name, [read_beir(path, path.name) for path in found]) if found else None
