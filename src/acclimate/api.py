@@ -131,7 +131,7 @@ from acclimate.tasks.training_cache import cache_lock, computation_key
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import build, values, verb
 from acclimate.base.verbs import Next, show_place
-from acclimate.base.progress import Progress
+from acclimate.base.progress import Progress, print_message
 from acclimate.base.records import Count, Record, fingerprint, texts_fingerprint
 from acclimate.base.version import __version__ as VERSION
 

@@ -97,6 +97,7 @@ def test_the_search_finds_a_planted_optimum(best):
         ("is the name of the domain text", {"sources": {"domain": "text.txt"}}),
         ("at least 2,000 tokens", {"tokens": 100}),
         ("--documents must be at least 10", {"documents": 9}),
+        ("the plan sets 'out'", {"settings": {"out": "x"}}),
         ("documents are held out", {}),
     ],
 )

@@ -160,6 +160,8 @@ def _check(options: MixtureOptions) -> dict[str, Any]:
         raise UserError(f"'{DOMAIN}' is the name of the domain text; give the source another name.")
     if options.documents < LEAST_DOCUMENTS:
         raise UserError(f"--documents must be at least {LEAST_DOCUMENTS}: half of them choose, the others confirm.")
+    if given := {"model", "corpus", "out"} & (options.settings or {}).keys():
+        raise UserError(f"--set takes options of the adaptations, and the plan sets '{min(given)}'; remove it.")
     count = 1 + len(sources)
     if (options.tokens or 0) < LEAST_TOKENS * count:
         raise UserError(f"Adaptations to {count} texts need at least {LEAST_TOKENS * count:,} tokens; give more.")

@@ -30,6 +30,7 @@ from acclimate.api import (
     load_embedding,
     load_task,
     normalize_words,
+    print_message,
     read_number,
     read_rating,
     register_selection,
@@ -363,11 +364,17 @@ class Best(Budget):
             embed = None if self.model is None else load_embedding(self.model, documents, (), context)
             score, agreement = train_rater(task, embed)
             context.notes["rater"] = agreement
-            if agreement["low"] <= 0:
+            found = (
+                f"with the {agreement['held_out']:,} ratings held out (Spearman {agreement['spearman']:.2f}, 95 % "
+                f"interval {agreement['low']:.2f} to {agreement['high']:.2f})"
+            )
+            if agreement["low"] > 0:
+                print_message(f"The rater trained on '{self.ratings}' agrees {found}.", context.progress)
+            else:
                 log.warning(
-                    "The rater trained on '%s' shows no agreement with the %d ratings held out (Spearman %.2f, 95 %% "
-                    "interval %.2f to %.2f): what it selects may be arbitrary. Give more ratings.",
-                    *(self.ratings, agreement["held_out"], *(agreement[name] for name in ("spearman", "low", "high"))),
+                    "The rater trained on '%s' shows no agreement %s: what it selects may be arbitrary. Give more "
+                    "ratings.",
+                    *(self.ratings, found),
                 )
             return score
         if self.model is None:

@@ -165,7 +165,7 @@ def rated(tmp_path):
     return file
 
 
-def test_a_rater_learns_from_given_ratings_and_its_agreement_is_measured_on_others(rated, caplog):
+def test_a_rater_learns_from_given_ratings_and_its_agreement_is_measured_on_others(rated, caplog, capsys):
     texts = [*sentences(LAW, 60, 1), *sentences(SEA, 60, 2)]
     for _ in range(2):  # the second time too, as scores are cached
         chosen = select(
@@ -176,6 +176,8 @@ def test_a_rater_learns_from_given_ratings_and_its_agreement_is_measured_on_othe
         assert all(text.split()[0] in SEA for text in chosen) and "no agreement" not in caplog.text
         assert (found["read"], found["held_out"]) == (160, 40) and found["low"] > 0.7
         assert found["low"] < found["spearman"] < found["high"] and found["error"] < found["error_of_mean"] / 2
+    heard = " ".join(capsys.readouterr().err.split())
+    assert f"agrees with the 40 ratings held out (Spearman {found['spearman']:.2f}, 95 % interval" in heard
     task = load_task(str(rated), label_column="rating", task_kind="regression")
     score, again = train_rater(task)
     held = np.array([example.target for example in task.test])
