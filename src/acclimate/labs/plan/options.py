@@ -158,7 +158,7 @@ class RatioOptions(PilotOptions):
         Option(
             "Repeat the text of --domain-tokens until --target-tokens; the runs have to read theirs as often.",
             METHOD,
-            more="With --run each reads a part of the corpus that is as small as the run is.",
+            more="With --run the corpus is this text, and each run reads as small a part of it as the run is.",
         ),
     ] = False
     general: Annotated[

@@ -440,7 +440,8 @@ def _find_unmatched(points: Points, share: float) -> str:
         return ""
     return (
         f"the training would read its domain text {planned:.1f} times, the runs read theirs at most {measured:.1f} "
-        "times. Measure runs that read as small a part of the domain text as they are short, as --run --repeat does."
+        "times. Measure runs that read as small a part of the domain text as they are short, as --run --repeat does "
+        "with a corpus of --domain-tokens."
     )
 
 

@@ -164,13 +164,22 @@ class PairContrasted(LabelledMethod):
         return self.table is None
 
     def check(self, run: AdaptContext) -> None:
-        """Read the table."""
+        """Read the table.
+
+        Raises:
+            UserError: If it has no texts.
+        """
         self._codes: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
         rows: Iterable[tuple[str, ...]] = self.coded_rows(run, self.table, "table", self.columns)
         if self.table is None and len(self.columns) == 2 and getattr(run.task, "task_kind", "") == "retrieval":
             rows = ((text, query.id) for query in run.task.train for text in query.texts)
         for text, code, *part in rows:
             self._codes[text, *part].add((code, *part))
+        if not self._codes:
+            raise UserError(
+                f"Method '{self.name}': the task has no train split, whose texts are the pairs; give a task that has "
+                f"one, or a table of text and code as '{self.name} table=FILE'."
+            )
         super().check(run)
 
     def prepare(self, run: AdaptContext) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,3 +135,6 @@ def test_queries_and_their_passages_are_pairs_next_to_language_modelling(tiny_be
     heard = " ".join(capsys.readouterr().err.split())
     assert f"Pairs: {2 * len(task.train)} texts with a partner, {len(task.train)} codes" in heard
     assert get("pairs").learns_task and not get("pairs", table="x.csv").learns_task
+    test_only = replace(task, train=[])
+    with pytest.raises(UserError, match="the task has no train split"):
+        adapt(tiny_bert, Corpus.of(DOCUMENTS), "pairs", **{**options, "task": test_only, "out": tmp_path / "x"})
