@@ -73,7 +73,8 @@ class AddedAdapter(Feature):
         """Refuse a model that has adapters."""
         if has_adapters(run.loaded.model):
             raise UserError(
-                "The model has adapters or prompts of its own; start from one without, or remove 'adapter'."
+                "The model has adapters, prompts or entity vectors of its own; start from one without, or remove "
+                "'adapter'."
             )
 
     def rule(self, run: Run, rule: UpdateRule | None) -> UpdateRule | None:

@@ -31,9 +31,9 @@ from acclimate.data.surface_forms import SurfaceForm, TextNormalizer, read_surfa
 from acclimate.data.token_dataset import TokenDataset
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.models.encoding import encode
+from acclimate.models.extensions import check_can_grow
 from acclimate.models.families import language_head
 from acclimate.models.loading import LanguageModel
-from acclimate.models.prompts import prompts_of
 from acclimate.parts.modules.new_rows import TrainNewRows, add_rows, map_vectors
 
 NEW_TOKENS_FILE = "new-tokens.json"
@@ -135,10 +135,7 @@ class NewTokens:
         Raises:
             UserError: If the vocabulary cannot be extended, or there is nothing to add.
         """
-        if prompts_of(loaded.model.config):
-            raise UserError(
-                "The model has prompts of its own, whose embedding layer cannot grow; start from one without."
-            )
+        check_can_grow(loaded.model)
         tokenizer, first = loaded.tokenizer, len(loaded.tokenizer)
         vocabulary = read_model(tokenizer)["vocab"]
         with (group or ProcessGroup()).main_process_first():
@@ -366,6 +363,8 @@ def load_vectors(path: str | Path) -> dict[str, Tensor]:
                 if number == 1 and len(values) == 1:
                     continue  # the header of word2vec: number of words and dimension
                 dimension = dimension or len(values)
+                if not values:
+                    raise ValueError(f"line {number} has no numbers")
                 if len(values) != dimension:
                     raise ValueError(f"line {number} has {len(values)} numbers instead of {dimension}")
                 vectors[word] = torch.tensor([float(value) for value in values])

@@ -20,7 +20,7 @@ from acclimate.base.errors import UserError
 from acclimate.models.attention import HeadLayer
 from acclimate.models.compiling import layers_of
 from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes
-from acclimate.models.prompts import prompts_of
+from acclimate.models.prompts import PROMPTS_KEY, prompts_of
 
 ADAPTER_SIZE_KEY = "acclimate_adapter_size"
 """Configuration entry of a model with adapters: the width of their bottleneck."""
@@ -129,8 +129,9 @@ def domain_adapters(model: PreTrainedModel) -> DomainAdapters | None:
 
 
 def has_adapters(model: PreTrainedModel) -> bool:
-    """Return whether a model has bottleneck or domain adapters, or a network for prompts."""
-    return bool(adapter_size(model)) or domain_adapters(model) is not None or prompts_of(model.config) is not None
+    """Return whether a model has bottleneck or domain adapters, a network for prompts, or entity vectors."""
+    entries = (ADAPTER_SIZE_KEY, DOMAINS_KEY, PROMPTS_KEY, ENTITIES_KEY)
+    return any(getattr(model.config, entry, None) for entry in entries)
 
 
 class DomainMixture(nn.Module):
@@ -334,6 +335,18 @@ def add_entities(model: PreTrainedModel, **sizes: int) -> EntityVectors:
     return made
 
 
+def check_can_grow(model: PreTrainedModel) -> None:
+    """Check that the embedding layer of a model can get more rows.
+
+    Raises:
+        UserError: If it has prompts or entity vectors, which know the number of its rows.
+    """
+    entities = getattr(model.config, ENTITIES_KEY, None)
+    if entities or prompts_of(model.config):
+        what = "entity vectors" if entities else "prompts"
+        raise UserError(f"The model has {what} of its own, whose embedding layer cannot grow; start from one without.")
+
+
 def _apply_entities(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     return module.entities(inputs[0], output)  # type: ignore[operator]
 
@@ -353,7 +366,7 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
     Raises:
         UserError: If the model has adapters.
     """
-    if has_adapters(model) or getattr(model.config, ENTITIES_KEY, None):
+    if has_adapters(model):
         raise UserError(
             "An ensemble of models with adapters, prompts or entity vectors cannot be saved; start from a model "
             "without them."

@@ -18,6 +18,7 @@ from acclimate.api import (
     encode_texts,
     fit_map,
     load_vectors,
+    prompts_of,
     read_columns,
     register_method,
 )
@@ -56,31 +57,41 @@ class EntityInput(Method):
     loads_without_acclimate: ClassVar[bool] = False
     without_adapter: ClassVar[str] = "it trains its own map"
     learning_rate: ClassVar[float] = 1e-3
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = (
+        "marks each token of a name by what follows, which would tell a causal model its text"
+    )
     files: ClassVar[tuple[str, ...]] = ("vectors", "names")
 
     vectors: str | None = None
     names: str | None = None
 
+    def __post_init__(self) -> None:
+        """Make room for what :meth:`check` reads."""
+        self._known: dict[str, torch.Tensor] = {}
+        self._named: dict[str, list[str]] = defaultdict(list)
+
     def check(self, run: AdaptContext) -> None:
-        """Check that there are vectors."""
+        """Read the vectors and the names."""
+        if prompts_of(run.model.config):
+            raise UserError("The model has prompts of its own; start from one without.")
         if self.vectors is None:
             raise UserError(
                 "Method 'entity-vectors' needs vectors; give a text file with an entity and its numbers per line as "
                 "'entity-vectors vectors=FILE'."
             )
+        self._known = load_vectors(self.vectors)
+        if self.names is None:
+            self._named |= {entity: [entity] for entity in self._known}
+        else:
+            for entity, name in read_columns(self.names, ("entity", "name"), "names"):
+                self._named[entity].append(name)
         super().check(run)
 
     def prepare(self, run: AdaptContext) -> None:
         """Find the spellings, fit the map, and freeze all other weights."""
-        assert self.vectors is not None, "check first"
-        known = load_vectors(self.vectors)
-        named: dict[str, list[str]] = defaultdict(list)
-        if self.names is None:
-            named |= {entity: [entity] for entity in known}
-        else:
-            for entity, name in read_columns(self.names, ("entity", "name"), "names"):
-                named[entity].append(name)
-        listed = [(entity, form) for entity in known for name in named[entity] for form in list_forms(name)]
+        known = self._known
+        listed = [(entity, form) for entity in known for name in self._named[entity] for form in list_forms(name)]
         special = set(run.tokenizer.all_special_ids)
         encoded = encode_texts(run.tokenizer, [form for _, form in listed]) if listed else []
         owner: dict[tuple[int, ...], str] = {}

@@ -20,8 +20,8 @@ from acclimate.papers.entity_vectors.method import list_forms
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.prediction import load_predictor
 from tests.cases import each
-from tests.papers.test_contract import DOCUMENTS, SHORT, TASK, VECTORS
-from tests.tiny import save_tiny
+from tests.papers.test_contract import CITED, DOCUMENTS, SHORT, TASK, VECTORS
+from tests.tiny import pair_tokenizer, save_tiny
 
 NAMES = ["food", "cold soup", "soup", "wine", "the menu", "pasta", "x"]
 
@@ -47,10 +47,13 @@ def slow_find(words, names):
     return found
 
 
-@each("kind", ["bert", "llama"])
-def test_mentions_are_whole_words_the_longest_from_left_to_right(kind, tmp_path):
+@each("bpe", [False, True])
+def test_mentions_are_whole_words_the_longest_from_left_to_right(bpe, tmp_path):
     """Words are followed to their tokens: WordPiece splits unknown words, byte-level BPE marks spaces."""
-    save_tiny(kind, tmp_path / "model")
+    own = pair_tokenizer("bart")
+    save_tiny("roberta", tmp_path / "model", **({"vocab_size": len(own)} if bpe else {}))
+    if bpe:
+        own.save_pretrained(tmp_path / "model")
     vectors = write(
         tmp_path / "names.vec", [(name.replace(" ", "_"), [number, 1.0]) for number, name in enumerate(NAMES)]
     )
@@ -135,15 +138,36 @@ def test_fine_tuning_and_prediction_have_the_vectors(tiny_bert, tmp_path):
     assert not torch.allclose(whole[0], without[0], atol=1e-6) and torch.allclose(whole[1], without[1], atol=1e-6)
 
 
+def test_a_causal_model_is_refused_since_names_tell_it_the_text_to_come(decoders, tmp_path):
+    with pytest.raises(UserError, match=r"tell a causal model its text.*for masked language models"):
+        run(decoders["smollm3"], tmp_path / "out")
+
+
+def test_what_does_not_fit_a_model_with_entity_vectors_is_refused(tiny_bert, tmp_path):
+    """Its table knows the number of its rows, and folders of other results cannot hold its vectors."""
+    run(tiny_bert, tmp_path / "one")
+    for options, wrong in (
+        ({"method": "lm", "new_tokens": 5}, "has entity vectors of its own, whose embedding layer cannot grow"),
+        ({"method": {"prompt": {"length": 2}}}, "embedding layer cannot grow"),
+        ({"method": "hyper-prompt"}, "embedding layer cannot grow"),
+        ({"method": "lm", "adapter": "lora r=2"}, "prompts or entity vectors of its own"),
+        ({"method": {"experts": {"table": str(CITED)}}}, "prompts or entity vectors of its own"),
+    ):
+        with pytest.raises(UserError, match=wrong):
+            adapt(tmp_path / "one", Corpus.of(DOCUMENTS), out=tmp_path / "two", **{**SHORT, **options})
+
+
 def test_names_and_files_that_cannot_be_used(tiny_bert, tmp_path):
     assert list_forms("beta_Blocker")[::2] == [
         *(" beta Blocker", " beta blocker", " BETA BLOCKER", " Beta blocker", " Beta Blocker"),
     ]
     assert len(load_vectors(VECTORS)) == 13 and np.isfinite(load_vectors(VECTORS)["cold_soup"]).all()
     (tmp_path / "names.csv").write_text("entity,name\nQ1,food\n")
+    (tmp_path / "words.vec").write_text("food\nsoup\n")
     for settings, wrong in (
         ({"vectors": None}, "needs vectors; give a text file"),
         ({"vectors": "no.vec"}, r"'no\.vec' cannot be read"),
+        ({"vectors": str(tmp_path / "words.vec")}, r"words\.vec' cannot be read: line 1 has no numbers"),
         ({"names": str(tmp_path / "names.csv")}, "No name of an entity"),
         ({"names": "no.csv"}, r"no file 'no\.csv' with the names"),
     ):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import PreTrainedModel
 
-from acclimate.api import AdaptContext, DomainExperts, HeadLayer, UserError, register_method
+from acclimate.api import AdaptContext, DomainExperts, HeadLayer, UserError, has_adapters, register_method
 from acclimate.papers.pairs.method import PairContrasted
 
 NAME = re.compile(r"\w[\w-]*")
@@ -51,7 +51,9 @@ class DomainExpertPairs(PairContrasted):
         self._experts: DomainExperts | None = None  # set by `prepare`
 
     def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
-        """Check that the attention of the model passes on the domain of each token."""
+        """Check that attention passes on the domain of each token, and that the model has ordinary layers."""
+        if has_adapters(model):
+            raise UserError("The model has adapters, prompts or entity vectors of its own; start from one without.")
         if not layers:
             raise UserError(
                 f"{type(model).__name__} keeps its own attention, which does not pass on the domain of a token; use "

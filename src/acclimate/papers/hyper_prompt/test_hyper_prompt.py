@@ -207,7 +207,7 @@ def test_mistakes_are_explained(adapted, tmp_path):
     for options, message in (
         ({"method": {"hyper-prompt": {**SETTINGS, "length": 4}}}, "give length=3 components=4 hidden=5"),
         ({"method": "prompt"}, "already has virtual tokens"),
-        ({"method": "lm", "adapter": "lora r=2"}, "adapters or prompts of its own"),
+        ({"method": "lm", "adapter": "lora r=2"}, "adapters, prompts or entity vectors of its own"),
         ({"method": "lm", "new_tokens": 5}, "prompts of its own, whose embedding layer cannot grow"),
     ):
         with pytest.raises(UserError, match=message):

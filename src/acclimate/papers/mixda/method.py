@@ -116,7 +116,7 @@ class MixDA(Method):
         """Check that the adapters of this run fit those that the model has, and its blocks."""
         before = domain_adapters(model)
         if before is None and has_adapters(model):
-            raise UserError("The model has bottleneck adapters or prompts; start from one without.")
+            raise UserError("The model has bottleneck adapters, prompts or entity vectors; start from one without.")
         if before is not None and self.adapters:
             raise UserError("'adapters' are added to the base model, but this model has domain adapters already.")
         if not self.adapters:

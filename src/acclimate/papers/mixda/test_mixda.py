@@ -266,7 +266,7 @@ def test_what_does_not_fit_is_named(results, tmp_path, capsys):
             adapt(results / "a", Corpus.of(OWN), method, tmp_path / "x", **run)
     with pytest.raises(UserError, match="'mixda' does not work with an adapter"):
         adapt(results / "base", Corpus.of(OWN), "mixda", tmp_path / "x", adapter="lora", **run)
-    with pytest.raises(UserError, match="has adapters or prompts of its own"):
+    with pytest.raises(UserError, match="has adapters, prompts or entity vectors of its own"):
         adapt(results / "a", Corpus.of(OWN), "lm", tmp_path / "x", adapter="lora", **run)
     for settings in ({"reduction": 0}, {"retention": -1}, {"gate_rate": 0}, {"layers": "x"}):
         with pytest.raises(UserError, match=next(iter(settings)).replace("_", ".")):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from acclimate.base.errors import UserError
+from acclimate.models.extensions import check_can_grow
 from acclimate.models.loading import virtual_ids
 
 VIRTUAL_TOKEN_BIAS = -1e4
@@ -45,10 +46,11 @@ def add_virtual_tokens(
         special token.
 
     Raises:
-        UserError: If the tokenizer is not a fast one, or already has virtual tokens.
+        UserError: If the tokenizer is not a fast one or already has virtual tokens, or the table cannot grow.
     """
     if virtual_ids(tokenizer):
         raise UserError("The model already has virtual tokens; start from a model without.")
+    check_can_grow(model)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; virtual tokens need one.")
