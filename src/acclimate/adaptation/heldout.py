@@ -196,7 +196,10 @@ class _HeldOutCallback(ResumableCallback):
         if not last and not self._text.is_due(state.global_step):
             return
         self._measure(state)
-        if self._text.keep_best:
+        if not self._trainer.rule.is_complete:  # only later steps are compared with the first measurement
+            for found in self._losses.values():
+                found.pop()
+        elif self._text.keep_best:
             losses = self._losses["heldout"]
             best, later = find_best(losses, *(found for name, found in self._losses.items() if name != "heldout"))
             if best == len(losses) - 1:
@@ -212,7 +215,7 @@ class _HeldOutCallback(ResumableCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self._text.keep_best and self._best_step != state.global_step:
+        if self._text.keep_best and self._best_step not in (0, state.global_step):
             self._trainer.engine.group.wait()
             self._trainer._load_from_checkpoint(str(self._folder / str(self._best_step)))
             self._trainer.kept_step = self._best_step

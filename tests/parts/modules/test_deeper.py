@@ -104,12 +104,13 @@ def test_a_gate_opens_where_layers_normalize_at_their_end(kind):
     opener = rule.rules[0] if kind == "roberta" else rule
     assert isinstance(opener, OpenGates) and len(gates) == 1
     optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.1)
-    opened = []
+    opened, complete = [], []
     for step in range(4):
         opener.progress = step / 4
         opener.step(optimizer, lambda: None)
         opened.append(float(gates[0]))
-    assert opened == [0.0, 0.5, 1.0, 1.0]
+        complete.append(rule.is_complete)
+    assert opened == [0.0, 0.5, 1.0, 1.0] and complete == [False, False, True, True]
     assert compare_logits(model, plain, PROBE_IDS)["relative"] < 0.1, (
         "an open gate changes little before it is trained"
     )
@@ -150,6 +151,10 @@ def test_a_training_with_gates_resumes_and_any_program_loads_the_result(tmp_path
     assert not info["missing_keys"] and not info["unexpected_keys"] and model.config.num_hidden_layers == 3
     assert whole.adapter["difference"]["relative"] < 1e-6 < 1e-5 < whole.adapter["change"]["relative"]
     assert "whose gates open in the first half" in (tmp_path / "whole" / "README.md").read_text()
+    # The held-out loss only rises; the best step is the first that can be the result.
+    best = {"heldout": Corpus.of(["cold soup"]), "heldout_every": 1, "keep_best": True, "learning_rate": 0.3}
+    kept = adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "best", **options | best)
+    assert kept.kept_step is None or kept.kept_step >= 4
     with pytest.raises(UserError, match="train for more steps"):
         adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "short", **options | {"steps": 1})
 

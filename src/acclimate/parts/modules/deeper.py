@@ -151,8 +151,8 @@ class DeeperAdapter(Adapter):
         """
         if (least := min(map(float, self._gates), default=1.0)) < 1:
             raise UserError(
-                f"The copied layers count by {least:.0%}, which transformers cannot load; train for more steps, or "
-                "average fewer checkpoints."
+                f"The copied layers count by {least:.0%}, which transformers cannot load; train for more steps, "
+                "average fewer checkpoints, or keep later steps."
             )
         state = {name: value for name, value in self.model.state_dict().items() if not name.endswith((RATES, GATE))}
         made = build_ordinary(self.model, self.changes, state)
@@ -230,6 +230,11 @@ class OpenGates(UpdateRule):
     def __init__(self, gates: Sequence[Tensor]) -> None:
         """Store the gates, which are closed."""
         self.gates = gates
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all gates are open."""
+        return min(map(float, self.gates)) >= 1
 
     def after_step(self) -> None:
         """Set the gates for the next step."""

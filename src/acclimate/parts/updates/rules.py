@@ -32,6 +32,11 @@ class UpdateRule:
     progress: float = 0.0
     """Share of the training that came before the step; the trainer sets it."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the model between two steps could be the result."""
+        return True
+
     def learning_rate_factors(self) -> Mapping[str, float]:
         """Return factors of the learning rate, by name of the weight; those that are missing are 1."""
         return {}
@@ -76,6 +81,11 @@ class CombinedRules(UpdateRule):
     def needs_whole_weights(self) -> bool:  # type: ignore[override]
         """Whether one of them needs whole weights."""
         return any(rule.needs_whole_weights for rule in self.rules)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the model could be the result for every rule."""
+        return all(rule.is_complete for rule in self.rules)
 
     def learning_rate_factors(self) -> Mapping[str, float]:
         """Return the products of the factors of all rules."""
