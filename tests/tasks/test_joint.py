@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from acclimate.base.errors import UserError
@@ -87,13 +87,16 @@ def test_context_is_read_in_training_and_prediction_and_both_labels_are_saved(ti
         (ROWS["train"][5]["text"],),
         (ROWS["train"][6]["text"], ROWS["train"][5]["text"]),
     ]
-    options = {**OPTIONS, "epochs": 2, "max_length": 32}
-    made = finetune(tiny_bert, task, out=tmp_path / "out", context=2, **{**options, "select": "last"})
+    options = {**OPTIONS, "epochs": 2, "max_length": 32, "select": "last"}
+    made = finetune(tiny_bert, task, out=tmp_path / "out", context=2, **options)
     plain, info = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
     assert not info["unexpected_keys"] and plain.config.num_labels == 2
     assert load_file(tmp_path / "out" / AUXILIARY_FILE)["weight"].shape == (2, 32)
+
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "also predicts the auxiliary label" in card and "2 texts before, a line each, the last one first" in card
 
     bare = [{"text": row["text"], "dialogue_id": row["dialogue_id"]} for row in ROWS["test"]]
     found = predict(tmp_path / "out", bare, None, progress=False)
@@ -105,6 +108,38 @@ def test_context_is_read_in_training_and_prediction_and_both_labels_are_saved(ti
     assert read[2].text_pair == f"{bare[1]['text']}\n{bare[0]['text']}" and read[5].text_pair == ""
     with pytest.raises(UserError, match="'context' needs; name the column of the dialogue"):
         predict(tmp_path / "out", [{"text": "good"}], None, progress=False)
+
+    rows = {
+        split: [{**row, "dialogue_act": "pq"[row["dialogue_id"] % 2]} for row in own] for split, own in ROWS.items()
+    }
+    kind, other = find_task_kind(task), load_task(rows)
+    known = [kind.is_model_of(tmp_path / "out", kind.configured(one, {"context": count}))
+             for one, count in ((task, 2), (task, 0), (other, 2))]  # fmt: skip
+    assert known == [True, False, False]
+    for first, wrong in (
+        (other, r"auxiliary labels of .* \(p, q\) differ from .* \(ask, tell\)"),
+        (plain_rows(ROWS), r"auxiliary labels of .* \(none\) differ"),
+    ):
+        with pytest.raises(UserError, match=wrong):
+            finetune(tiny_bert, task, first=first, **options)
+
+    save_file(load_file(tmp_path / "out" / AUXILIARY_FILE), tmp_path / "out" / AUXILIARY_FILE)  # without the labels
+    with pytest.raises(UserError, match=rf"{AUXILIARY_FILE}' is damaged"):
+        predict(tmp_path / "out", bare, None, progress=False)
+
+
+def plain_rows(rows):
+    return {split: [{"text": row["text"], "label": row["label"]} for row in own] for split, own in rows.items()}
+
+
+def test_an_auxiliary_label_without_another_is_the_label():
+    """A table whose only label is the act of a turn, or where the user names it as the label."""
+    rows = [{**row, "dialogue_act": row["dialogue_act"] or "none"} for row in ROWS["train"]]
+    alone = [{key: row[key] for key in ("text", "dialogue_act", "dialogue_id")} for row in rows]
+    without = [{key: row[key] for key in ("text", "dialogue_act")} for row in rows]
+    for given, named in ((rows, "dialogue_act"), (alone, "dialogue_act"), (alone, None), (without, None)):
+        task = load_task({"train": given, "test": given}, label_column=named)
+        assert task.task_kind == "classification" and task.labels == ["ask", "none", "tell"]
 
 
 @pytest.mark.slow

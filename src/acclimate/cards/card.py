@@ -24,8 +24,9 @@ print(encoder.similarity(encoder.encode(["A sentence."]), encoder.encode(["Anoth
 ```"""
 """Next step with a sentence encoder, whatever the kind of its language model."""
 LABELS_FILE = "labels.json"
-AUXILIARY_FILE = "auxiliary.safetensors"
 """File of a classifier of sentence vectors: the classes, in the order of the logits."""
+AUXILIARY_FILE = "auxiliary.safetensors"
+"""File of a classifier with auxiliary labels: the layer that predicts them."""
 CLASSIFIER_STEP = """Classify texts:
 
 ```python

@@ -467,7 +467,14 @@ def _task_step(pipeline: str, folder: Path, task: Any, length: int) -> str:
     step = TASK_STEPS.get(pipeline, "") if has_pipeline else ""
     for name, value in (("input", text), ("length", length), ("stride", length // 4)):
         step = step.replace(f"{{{name}}}", str(value))
-    return "\n\n".join(filter(None, (step, PREDICT)))
+    notes = []
+    if getattr(task, "auxiliary_labels", None):
+        notes = [
+            "`acclimate predict` also predicts the auxiliary label, with a layer that `transformers` does not load."
+        ]
+        if task.context:
+            notes.append(f"The second text is the {task.context} texts before, a line each, the last one first.")
+    return "\n\n".join(filter(None, (step, PREDICT, " ".join(notes))))
 
 
 def _task_scores(pipeline: str, task: Any, result: Any) -> tuple[str, list[dict[str, Any]]]:

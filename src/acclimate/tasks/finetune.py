@@ -69,6 +69,7 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         return None
     first = open_task(given.first, clean=given.clean, mask_personal=given.mask_personal)
     check_first_task(first, task)
+    first = find_task_kind(first).configured(first, vars(given))
     if given.freeze:
         raise UserError("'freeze' does not apply with 'first'; fine-tune on one task, then on the other.")
     if find_task_kind(task).own_training or given.contrastive:
@@ -94,6 +95,11 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
         raise UserError(
             f"'{first.name}' is a task of the kind {kinds[0]} and '{task.name}' of the kind {kinds[1]}: the first "
             "stage of fine-tuning needs a task of the same kind."
+        )
+    if (seconds := [getattr(one, "auxiliary_labels", []) for one in (first, task)])[0] != seconds[1]:
+        raise UserError(
+            f"The auxiliary labels of '{first.name}' ({', '.join(seconds[0]) or 'none'}) differ from those of "
+            f"'{task.name}' ({', '.join(seconds[1]) or 'none'}); give a first task with the same ones."
         )
     if list(first.labels) != list(task.labels):
         raise UserError(

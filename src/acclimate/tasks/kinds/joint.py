@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from acclimate.base.device import Precision
-from acclimate.base.errors import UserError, warn_once
+from acclimate.base.errors import UserError, first_line, warn_once
 from acclimate.cards.card import AUXILIARY_FILE
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row, column_names, is_missing, short_place
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.scoring import classification_metrics
+from acclimate.models.checkpoints import UNREADABLE
 from acclimate.models.saving import find_file
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.tasks.head_model import check_finite
@@ -42,7 +43,7 @@ from acclimate.tasks.kinds.classification.labels import label_name, plain_value
 from acclimate.tasks.loading import last_layer
 from acclimate.tasks.options import MAX_CONTEXT
 from acclimate.tasks.readers import SPLITS
-from acclimate.tasks.sources import Tables, select_columns
+from acclimate.tasks.sources import LABEL_NAMES, Tables, select_columns
 
 AUXILIARY_NAMES = ("auxiliary", "auxiliary_label", "dialogue_act", "dialog_act")
 """Columns of the auxiliary label, in lower case."""
@@ -178,12 +179,19 @@ class JointClassifier(Classifier):
 
 
 def read_auxiliary(path: str | Path) -> tuple[dict[str, Tensor], list[str], int] | None:
-    """Return the second layer of a saved model, its labels, and the context that it reads; None if it has none."""
+    """Return the second layer of a saved model, its labels, and the context that it reads; None if it has none.
+
+    Raises:
+        UserError: If the file is damaged.
+    """
     if (file := find_file(str(path), AUXILIARY_FILE)) is None:
         return None
-    with safe_open(file, "pt") as stored:
-        about = stored.metadata()
-    return load_file(file), json.loads(about["labels"]), int(about["context"])
+    try:
+        with safe_open(file, "pt") as stored:
+            about = stored.metadata()
+        return load_file(file), json.loads(about["labels"]), int(about["context"])
+    except UNREADABLE as error:
+        raise UserError(f"'{file}' is damaged ({first_line(error)}); fine-tune the model again.") from error
 
 
 class JointLearner(ClassificationLearner):
@@ -263,8 +271,13 @@ class Joint(Classification):
     distillation: ClassVar[tuple[str, ...]] = ()
 
     def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
-        """Return whether rows have an auxiliary label."""
-        return find_auxiliary(rows) is not None
+        """Return whether rows have an auxiliary label, and another column whose name is given or usual is the label.
+
+        Else an auxiliary label alone would be learned next to what merely looks like a label, such as a number.
+        """
+        column, named = find_auxiliary(rows), options.label_column
+        usual = any(name.lower() in LABEL_NAMES for name in column_names(rows))
+        return column is not None and (usual if named is None else named != column)
 
     def read_tables(self, tables: Tables, name: str, options: ReadingOptions, path: Path | None) -> JointTask:
         """Read the task. Rows without an auxiliary label are kept; rows without a label are read as context alone."""
@@ -329,6 +342,12 @@ class Joint(Classification):
         head = JointClassifier(plain.head.model, plain.head.tokenizer, plain.head.max_length, *found[1:])
         head.auxiliary.load_state_dict(found[0])
         return JointPredictor(head, plain.labels)
+
+    def is_model_of(self, path: str | Path, task: Any) -> bool:
+        """Return whether a checkpoint is a classifier of both labels, in their order, that reads the same context."""
+        found = read_auxiliary(path)
+        same = found is not None and found[1:] == (task.auxiliary_labels, task.context)
+        return same and super().is_model_of(path, task)
 
     def learner(self, model: str | Path, task: Any, options: ResolvedOptions, device: torch.device) -> JointLearner:
         """Load a checkpoint as a classifier of both labels; a second layer of the same labels is kept."""
