@@ -428,6 +428,7 @@ def write_task_model_card(
         "is_encoder_decoder"
     ):
         pipeline = SEQ2SEQ.pipeline_tag
+    named = {role: display_name(model) for role, model in models.items() if role in options}
     if pipeline == "sentence-similarity" and not encodes_sentences(Path(folder)):
         pipeline = "text-ranking"
     start = models.get("model") or models["student"]
@@ -451,7 +452,7 @@ def write_task_model_card(
         *_warning(result.warning),
         ("Results", scores),
         *(similarity_section(result.metrics["similarity"]) if "similarity" in result.metrics else []),
-        ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
+        ("Training", settings_table({**options, **named, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
         ("Limits", LIMITS),
     ]

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from acclimate.adaptation.options import Overwrite
 from acclimate.base.bounds import Count
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     Function = str | Callable[..., Any]
 else:
     Function = Any
+
+
+def _lasting(model: str | Path | None) -> str | Path | None:
+    """Return a folder by its whole path, so that the record of a training finds it from anywhere."""
+    return str(folder.resolve()) if model is not None and (folder := Path(model).expanduser()).is_dir() else model
 
 
 @options
@@ -101,6 +106,7 @@ class EmbeddingOptions:
     ] = False
     first_stage: Annotated[
         str | Path | None,
+        AfterValidator(_lasting),
         Option(
             "Sentence encoder that finds the documents to rerank.",
             METHOD,
