@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -68,21 +69,22 @@ def test_the_next_commands_read_the_same_text_and_task(tmp_path, monkeypatch, ca
     texts = "--corpus a.csv:queue --corpus b.csv:body --heldout t.csv:queue"
     assert code == 0, err
     assert f"acclimate finetune --model {tmp_path} {reading} --out finetuned\n" in out
-    assert out.endswith(f"acclimate compare --model m {texts} {reading} --methods lm --out runs/compare\n")
+    assert out.endswith(f"acclimate compare --model m {texts} {reading} --methods tapt --out runs/compare\n")
 
 
 @pytest.mark.needs("dga")
 def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
     common = ["--steps", 2, "--batch-size", 4, "--max-length", 24, "--precision", "fp32", "--quiet"]
+    method = "dga contrast_weight=0.5 importance_tokens=100"
     code, out, _ = call(
-        monkeypatch, capsys, "adapt", "--model", tiny_bert, "--corpus", corpus, "--method",
-        "dga contrast_weight=0.5 importance_tokens=100", "--out", tmp_path / "a", *common,
+        monkeypatch, capsys, "adapt", "--model", tiny_bert, "--corpus", corpus, "--method", method,
+        "--out", tmp_path / "a", *common,
     )  # fmt: skip
     assert code == 0
     assert "dga, 2 steps" in out and re.search(
         r"\nTraining loss in nats: mlm \d.*, mean of step 1; mlm \d.*, mean of step 2", out
     )
-    compared = f"--corpus {corpus} --task TASK --methods dga --out runs/compare"
+    compared = f"--corpus {corpus} --task TASK --methods {shlex.quote(method)} --out runs/compare"
     assert out.endswith(f"Next, to see whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")
     card = json.loads((tmp_path / "a" / "acclimate.json").read_text())
     assert card["settings"]["contrast_weight"] == 0.5

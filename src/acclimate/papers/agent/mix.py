@@ -123,7 +123,8 @@ def learn_policy(trajectories: Sequence[Trajectory], target: float) -> np.ndarra
 
 def find_logs(folder: str) -> list[Path]:
     """Return the logs in a folder, or the file itself."""
-    return sorted(Path(folder).rglob(LOG)) if Path(folder).is_dir() else [Path(folder)]
+    path = Path(folder).expanduser()
+    return sorted(path.rglob(LOG)) if path.is_dir() else [path]
 
 
 def read_trajectories(folder: str) -> list[Trajectory]:

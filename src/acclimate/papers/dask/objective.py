@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,9 +67,13 @@ class Polarity(nn.Module):
             self.register_buffer(name, value)
         self.register_buffer("step", torch.tensor(-1.0))
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Polarity:
+        """Stay on the CPU, where pivots are chosen."""
+        return self
+
     def pivots(self, count: int) -> list[int]:
         """Return the numbers of the words that are pivots now, the best first."""
-        shares = ((self.source + self.target) / 2).cpu().double().numpy()
+        shares = ((self.source + self.target) / 2).double().numpy()
         scores = np.abs(shares - 1 / shares.shape[1]).sum(1)
         return best_first(scores, np.arange(len(scores)))[:count].tolist()
 
@@ -161,10 +166,10 @@ class KnowledgeClassification(DrawnObjective):
         self.model.train()
         ids, text = batch.host.original.numpy(), batch.host.text.numpy()
         found = self.head(mean_pool(states, batch.host.text, batch.texts)).float().softmax(-1).max(-1)
-        sure, labels = (found.values >= self.confidence).tolist(), found.indices.tolist()
+        labels = torch.where(found.values >= self.confidence, found.indices, -1).tolist()  # waits once
         words = Words.of(ids, text, (text >= 0) & ~np.isin(ids, self.special), self.subwords)
         forms = words.surface_forms(ids, self.subwords, lowercase=True)
-        every = zip(forms, words.text.tolist(), strict=True)
-        pairs = sorted({(self.numbers[form], place) for form, place in every if form in self.numbers and sure[place]})
+        every = [(self.numbers.get(form, -1), place) for form, place in zip(forms, words.text.tolist(), strict=True)]
+        pairs = sorted({(number, place) for number, place in every if number >= 0 <= labels[place]})
         places = torch.tensor([[number, labels[place]] for number, place in pairs], dtype=torch.long).view(-1, 2)
-        self.polarity.observe(*batch.on_device(places).unbind(1))
+        self.polarity.observe(*places.unbind(1))
