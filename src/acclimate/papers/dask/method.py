@@ -102,6 +102,7 @@ class Dask(LabelledMethod):
                 raise UserError(f"{name} must be between 0 and 1, not {getattr(self, name):g}.")
         self._term: KnowledgeClassification | None = None  # these are set by `prepare`
         self._words: list[str] = []
+        self._known: dict[str, list[str]] = {}
 
     def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
         """Check that each token can attend to given others."""
@@ -114,7 +115,7 @@ class Dask(LabelledMethod):
             )
 
     def check(self, run: AdaptContext) -> None:
-        """Check the task, and that there are triples."""
+        """Check the task, and read the triples."""
         check_single_process(self.name, run)
         self.check_tasks([run.task])
         if run.task.is_pair:
@@ -123,16 +124,16 @@ class Dask(LabelledMethod):
             raise UserError(
                 "Method 'dask' needs triples; give a table of head, relation and tail as 'dask triples=FILE'."
             )
+        rows = read_columns(self.triples, ("head", "relation", "tail"), "triples")
+        self._known = read_branches(rows, self.branches)
         super().check(run)
 
     def prepare(self, run: AdaptContext) -> None:
-        """Read the triples, find the candidates, and add the head."""
-        assert self.triples is not None, "check first"
-        known = read_branches(read_columns(self.triples, ("head", "relation", "tail"), "triples"), self.branches)
+        """Find the candidates, and add the head."""
         candidates, source, _ = find_candidates(run, self.least, self.stop_words)
         labels = np.array([example.label for example in run.task.train])
         _, counts = score_words(candidates, source, labels, len(run.task.labels), "polarity")
-        listed = [(number, text) for number, word in enumerate(candidates) for text in known.get(word, ())]
+        listed = [(number, text) for number, word in enumerate(candidates) for text in self._known.get(word, ())]
         if not listed:
             raise UserError(
                 f"None of the {len(candidates):,} words that can be pivots, such as '{candidates[0]}', is a head or "
