@@ -22,6 +22,6 @@ def test_a_file_that_does_not_exist_is_refused_before_the_text_is_tokenized(
 ):
     monkeypatch.setattr(module, "tokenize_documents", lambda *_: pytest.fail("the text is tokenized"))
     model = tiny_bert if "masked" in REGISTRY.lookup(name).kinds else decoders["smollm3"]
-    own = {"task": keyword_task()} if REGISTRY.lookup(name).needs_task and key != "stop_words" else {}
+    own = {"task": keyword_task()} if REGISTRY.lookup(name).needs_task else {}
     with pytest.raises(UserError):  # also for another parameter that the method needs
         adapt(model, Corpus.of(TEXTS), {name: {key: "./nope.txt"}}, steps=1, max_length=24, progress=False, **own)
