@@ -218,6 +218,9 @@ class Agent(AdaptiveMix):
                 "Mix 'agent' needs one of policy=FILE.py:FUNCTION, or in Python a function; logs=FOLDER, to learn "
                 "from; and explore=SEED."
             )
+        for name, kind in (("target", "logs"), ("observe", "policy"), ("key", "policy")):
+            if getattr(self, kind) is None and getattr(self, name) != getattr(type(self), name):
+                raise UserError(f"Mix 'agent' reads {name} only with {kind}; leave it out, or give {kind}.")
         if self.logs is not None:
             read_trajectories(self.logs)
         if self.policy is not None:
