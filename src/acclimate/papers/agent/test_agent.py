@@ -162,7 +162,7 @@ def test_trainings_explore_and_their_logs_teach(tmp_path, caplog):
     before = mix.identity()
     (tmp_path / "2" / "mix.json").write_text((tmp_path / "1" / "mix.json").read_text())
     assert mix.identity()["logs"] != before["logs"]
-    for name, value in (("target", 0.7), ("observe", "heldout_loss"), ("key", "2")):
+    for name, value in (("target", 0.7), ("observe", "heldout_loss"), ("key", "mine")):
         with pytest.raises(UserError, match=f"reads {name} only with (logs|policy); leave it out, or give"):
             read_mix(f"agent explore=3 {name}={value}")
     with pytest.raises(UserError, match="needs one of policy"):
