@@ -464,14 +464,13 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
     columns = {name: value for name in reading_names() if (value := getattr(spec, name)) is not None}
     task = load_task(spec.path, name=spec.name, **columns)
     settings = config.finetune_settings(spec)
-    build(
-        FinetuneOptions, model="model", task=task, first=spec.first, **settings
-    )  # raises if they do not fit together
+    # Raises if options do not fit together.
+    build(FinetuneOptions, model="model", task=task, first=spec.first, **settings)
     check_kind_options(task, settings)
     task = find_task_kind(task).configured(task, settings)
     if spec.repartition is not None:
         task = repartition(task, spec.repartition)
-    if config.finetune_settings(spec).get("select") == "dev" and not task.dev:
+    if settings.get("select") == "dev" and not task.dev:
         why = " after repartition" if spec.repartition is not None else ""
         raise UserError(f"study: 'select: dev' needs a dev split; '{spec.name}' has none{why}. Set 'select: last'.")
     limited: dict[str, tuple[int, int]] = {}

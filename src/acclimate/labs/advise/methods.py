@@ -78,9 +78,10 @@ def list_methods() -> list[dict[str, Any]]:
     else:
         found = [entry for _, entry in sorted(read_entries(GROUP).items())]
         rows, files = [{name: entry[name] for name in FIELDS} for entry in found], [entry["file"] for entry in found]
+    studies = [_studies(row["name"], file) for row, file in zip(rows, files, strict=True)]
     return [
-        {**row, "measured": _verdict(row["name"], file), "worse_on": worse_on(_studies(row["name"], file))}
-        for row, file in zip(rows, files, strict=True)
+        {**row, "measured": list(map(_verdict, own)), "worse_on": worse_on(own)}
+        for row, own in zip(rows, studies, strict=True)
     ]
 
 
@@ -121,18 +122,18 @@ def _method_tables(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [*tables, COST_NOTE]
 
 
-def _verdict(name: str, file: Path) -> list[str]:
-    """Return what published studies measured of a method, a line each; the folder of its paper holds them."""
-    return [
-        f"Measured in docs/results/{one['study']} with {one['adaptations']} adaptations, against {one['rival']}: "
-        f"{one['summary']}."
-        for one in _studies(name, file)
-    ]
-
-
 def _studies(name: str, file: Path) -> list[dict[str, Any]]:
+    """Return the published studies of a method; the folder of its paper holds them."""
     studies = (read_json_object(file.with_name("verdict.json")) or {}).get("studies", [])
     return [one for one in studies if one["name"] == name]
+
+
+def _verdict(study: Mapping[str, Any]) -> str:
+    """Return what a study measured of a method, as a line."""
+    return (
+        f"Measured in docs/results/{study['study']} with {study['adaptations']} adaptations, against "
+        f"{study['rival']}: {study['summary']}."
+    )
 
 
 def worse_on(studies: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -157,7 +158,8 @@ def _describe(method: type[Method]) -> str:
     text = f"{method.name}{about}: {method.summary}\n\n"
     text += "" if made or not written else f"{written}\n\n"
     text += f"Cost per token: roughly {method.cost:g} times the cost of lm{prepares}.\n\n" if method.trains else ""
-    found = _verdict(method.name, Path(inspect.getfile(method))) or ["Not measured in a published study."]
+    studies = _studies(method.name, Path(inspect.getfile(method)))
+    found = list(map(_verdict, studies)) or ["Not measured in a published study."]
     text += "\n".join(found) + "\n\n" if method.trains else ""
     defaults, unexplained, lines = _defaults(method), _types(method), list[str]()
     explained = [inspect.cleandoc("\n" + found.partition("Raises:")[0]) for _, _, found in texts]

@@ -70,8 +70,9 @@ class Simulator:
         """Return the difference of the goal, a weighted mean of losses, on documents that chose no mixture."""
         parts = []
         for (new, counts), (old, _) in zip(self.measure(one), self.measure(other), strict=True):
-            used = np.flatnonzero(counts[CONFIRM] > 0) * 2 + 1
-            parts.append(paired_difference(new[used] / counts[used], old[used] / counts[used], counts[used]))
+            weights, used = counts[CONFIRM], counts[CONFIRM] > 0
+            after, before = (nats[CONFIRM][used] / weights[used] for nats in (new, old))
+            parts.append(paired_difference(after, before, weights[used]))
         value = float(goal @ [part.difference for part in parts])
         reach = float(np.linalg.norm(goal * [(part.high - part.low) / 2 for part in parts]))
         return Estimate(value, value - reach, value + reach)

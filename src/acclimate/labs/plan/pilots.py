@@ -82,10 +82,7 @@ def plan_mixture(options: MixtureOptions) -> Plan:
     from acclimate.labs.plan.mixture import make_mixture_plan  # imports torch
 
     check_plan_folder(options.out)
-    plan = make_mixture_plan(options)
-    if options.out is not None:
-        plan.save(options.out)
-    return plan
+    return _write(options, make_mixture_plan)
 
 
 def show_mixture(plan: Plan, options: MixtureOptions) -> Iterator[Any]:
@@ -142,10 +139,7 @@ def plan_schedule(options: ScheduleOptions) -> Plan:
     check_plan_folder(options.out)
     if not options.log:
         raise UserError("Give the logs of at least one training with --log: its model folder, or log.jsonl.")
-    plan = make_schedule_plan(options)
-    if options.out is not None:
-        plan.save(options.out)
-    return plan
+    return _write(options, make_schedule_plan)
 
 
 def show_schedule(plan: Plan, options: ScheduleOptions) -> Iterator[Any]:
@@ -174,7 +168,12 @@ def _make(options: Any, make: Any, study: Any) -> Plan:
         options = dataclasses.replace(options, log=(folder / RUNS,))
     elif not options.log:
         raise UserError("Give measured points with --log, or let --run make the runs.")
-    plan = make(options)
+    return _write(options, make)
+
+
+def _write(options: Any, make: Any) -> Plan:
+    """Make a plan, and write it if there is a folder for it."""
+    plan: Plan = make(options)
     if options.out is not None:
         plan.save(options.out)
     return plan

@@ -222,7 +222,7 @@ class Agent(AdaptiveMix):
             if getattr(self, kind) is None and getattr(self, name) != getattr(type(self), name):
                 raise UserError(f"Mix 'agent' reads {name} only with {kind}; leave it out, or give {kind}.")
         if self.logs is not None:
-            read_trajectories(self.logs)
+            _ = self._trajectories  # reads them
         if self.policy is not None:
             load_function(self.policy, POLICY)
         for name in self.reads:
@@ -291,5 +291,9 @@ class Agent(AdaptiveMix):
         return found | ({"logs": [hash_file(file) for file in find_logs(self.logs)]} if self.logs is not None else {})
 
     @functools.cached_property
+    def _trajectories(self) -> list[Trajectory]:
+        return read_trajectories(str(self.logs))
+
+    @functools.cached_property
     def _learned(self) -> np.ndarray:
-        return learn_policy(read_trajectories(str(self.logs)), self.target)
+        return learn_policy(self._trajectories, self.target)
