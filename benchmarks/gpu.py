@@ -488,7 +488,7 @@ DETOUR = [
 def measure_study(
     setting: Setting, name: str, run: str = "run", methods: list[Any] | None = None, **adapt: Any
 ) -> dict[str, Any]:
-    """Run a study of ``docs/results`` with twenty times its text, from an encoder that learned masked words first.
+    """Run a study of ``docs/results`` with fifty times its text, from an encoder that learned masked words first.
 
     ``methods`` and options of ``adapt`` replace those of the study; ``run`` is the folder of what they give.
     """
