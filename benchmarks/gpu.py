@@ -488,16 +488,21 @@ DETOUR = [
 def measure_study(
     setting: Setting, name: str, run: str = "run", methods: list[Any] | None = None, **adapt: Any
 ) -> dict[str, Any]:
-    """Run a study of ``docs/results`` with fifty times its text, from an encoder that learned masked words first.
+    """Run a study of ``docs/results`` with fine-tuning and fifty times its text; its encoder learns masked words.
 
     ``methods`` and options of ``adapt`` replace those of the study; ``run`` is the folder of what they give.
     """
     out = (setting.out or setting.folder) / name
     base, sizes = out / "base", {"batch_size": 64, "max_length": 128, "precision": "bf16"}
     model, tokens = (setting.models or ROOT) / "all-mpnet-base-v2", 10_000_000
-    text = str(ROOT.parent / "shared" / "data" / "corpora" / "general_wikipedia" / "train.jsonl.gz")
+    data = ROOT.parent / "shared" / "data"
+    text = str(data / "corpora" / "general_wikipedia" / "train.jsonl.gz")
     study: Any = ROOT / "docs" / "results" / name / "study.yaml"
-    changes: dict[str, Any] = {"models.mpnet-mlm.path": str(base), "finetune.precision": "bf16"}
+    tuning = {"learning_rate": 1e-4, "batch_size": 16, "max_length": 128, "epochs": 10, "precision": "bf16"}
+    tasks = [{"path": str(data / "bc5cdr"), "limit_train": 200, "limit_dev": 100, "limit_test": 1500}]
+    tasks += [{"path": str(data / "nicta_piboso"), "limit_train": 2000, "limit_dev": 100, "few_shot": 8}]
+    changes: dict[str, Any] = {"models.mpnet-mlm.path": str(base), "evaluate.quick": False, "finetune": tuning}
+    changes |= {"domains.biomed.tasks": tasks, "probe.tasks": ["nicta_piboso"]}
     changes["adapt"] = {**sizes, "tokens": tokens // 2, "learning_rate": 4e-4, **adapt}
     changes |= {"methods": methods} if methods else {}
     if setting.quick:
