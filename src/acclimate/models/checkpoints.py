@@ -32,20 +32,13 @@ from acclimate.base.files import (
     safe_join,
 )
 from acclimate.models.extensions import (
-    ADAPTER_SIZE_KEY,
-    DOMAINS_KEY,
     ENSEMBLE_KEY,
-    ENTITIES_KEY,
+    EXTENSIONS,
     ORIGINAL,
-    DomainAdapters,
-    add_adapters,
-    add_domain_adapters,
-    add_entities,
     average_with_original,
+    extensions_of,
 )
 from acclimate.models.kinds import class_names, find_kind
-from acclimate.models.probe import attach
-from acclimate.models.prompts import add_prompts, prompts_of
 
 # Files that decide what a model computes. Cards, logs and acclimate's own records do not, and they contain times.
 _SUFFIXES = {
@@ -210,7 +203,7 @@ def model_fingerprint(path: str) -> str:
 
 log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
-ADAPTER_KEYS, ORIGINAL_PREFIX = (".adapter.", ".domains.", ".entities.", ".prompts."), f"{ORIGINAL}."
+ORIGINAL_PREFIX = f"{ORIGINAL}."
 IGNORED_WEIGHTS = (".pooler.", "position_ids")
 """Parts of the names of weights that an encoder does not need: poolers, and constant buffers."""
 
@@ -256,16 +249,9 @@ def load_error(error: Exception, path: str | Path) -> str:
 
 def describe_extensions(config: Any) -> str:
     """Describe the modules of a model that its architecture does not have; empty for an ordinary model."""
-    size = getattr(config, ADAPTER_SIZE_KEY, 0)
-    adapters = f"bottleneck adapters of size {size} (Houlsby et al., 2019)" if size else ""
-    number = len(DomainAdapters.of(entry).sizes) if (entry := getattr(config, DOMAINS_KEY, None)) else 0
-    domains = f"{number} domain adapter{'s' * (number > 1)} and a gate (Diao et al., 2023)" if number else ""
-    prompts = prompts_of(config)
-    made = f"a network for prompts of {prompts.length} tokens (Jiang et al., 2023)" if prompts else ""
-    original = "its original encoder, for an ensemble" if getattr(config, ENSEMBLE_KEY, False) else ""
-    sizes = getattr(config, ENTITIES_KEY, None)
-    entities = f"vectors of {sizes['entities']:,} entities (Sengupta et al., 2024)" if sizes else ""
-    return " and ".join(part for part in (adapters, domains, made, original, entities) if part)
+    parts = [extension.describe(config) for extension in extensions_of(config)]
+    parts += ["its original encoder, for an ensemble"] if getattr(config, ENSEMBLE_KEY, False) else []
+    return " and ".join(filter(None, parts))
 
 
 def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -294,6 +280,10 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     return _keep_weight_names(model), info
 
 
+def _is_added(weight: str) -> bool:
+    return any(extension.weights in weight for extension in EXTENSIONS)
+
+
 def _load_extended(
     auto: Any, path: str | Path, config: Any, parts: str, options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
@@ -304,23 +294,17 @@ def _load_extended(
     original = {
         name.removeprefix(ORIGINAL_PREFIX): value for name, value in state.items() if name.startswith(ORIGINAL_PREFIX)
     }
-    adapters = {name: value for name, value in state.items() if any(key in name for key in ADAPTER_KEYS)}
+    adapters = {name: value for name, value in state.items() if _is_added(name)}
     plain = {
         name: value for name, value in state.items() if name not in adapters and not name.startswith(ORIGINAL_PREFIX)
     }
     kind = type(auto.from_config(config))  # auto classes cannot load from a state dict
     model, info = kind.from_pretrained(None, config=config, state_dict=plain, output_loading_info=True, **options)
     _keep_weight_names(model)
-    if size := getattr(config, ADAPTER_SIZE_KEY, 0):
-        add_adapters(model, attach(model), size)
-    if entry := getattr(config, DOMAINS_KEY, None):
-        add_domain_adapters(model, DomainAdapters.of(entry))
-    if sizes := getattr(config, ENTITIES_KEY, None):
-        add_entities(model, **sizes)
-    if prompts := prompts_of(config):
-        add_prompts(model, prompts)
+    for extension in extensions_of(config):
+        extension.add(model)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    fits = {name for name in shapes if any(key in name for key in ADAPTER_KEYS)} == set(adapters)
+    fits = set(filter(_is_added, shapes)) == set(adapters)
     if not fits or any(shapes[name] != value.shape for name, value in adapters.items()):
         raise UserError(f"The adapters in '{path}' do not fit a {type(model).__name__} with {parts}.")
     model.load_state_dict(adapters, strict=False)

@@ -7,7 +7,7 @@ model with its original encoder is the ensemble of Ke et al. (2022). Entity vect
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from acclimate.base.errors import UserError
 from acclimate.models.attention import HeadLayer
 from acclimate.models.compiling import layers_of
 from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes
-from acclimate.models.prompts import PROMPTS_KEY, prompts_of
+from acclimate.models.prompts import PROMPTS_KEY, Prompts, add_prompts, prompts_of
 
 ADAPTER_SIZE_KEY = "acclimate_adapter_size"
 """Configuration entry of a model with adapters: the width of their bottleneck."""
@@ -129,9 +129,8 @@ def domain_adapters(model: PreTrainedModel) -> DomainAdapters | None:
 
 
 def has_adapters(model: PreTrainedModel) -> bool:
-    """Return whether a model has bottleneck or domain adapters, a network for prompts, or entity vectors."""
-    entries = (ADAPTER_SIZE_KEY, DOMAINS_KEY, PROMPTS_KEY, ENTITIES_KEY)
-    return any(getattr(model.config, entry, None) for entry in entries)
+    """Return whether a model has one of :data:`EXTENSIONS`."""
+    return bool(extensions_of(model.config))
 
 
 class DomainMixture(nn.Module):
@@ -412,3 +411,67 @@ class _Average:
         elif pooler is not None:
             output.pooler_output = pooler(output.last_hidden_state)
         return output
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Modules that an architecture does not have, as a model folder stores them.
+
+    Attributes:
+        entry: Entry of the configuration for them.
+        weights: Part of the names of their weights, and of no others.
+        describe: Describes them, given the configuration; empty for none.
+        add: Adds them to a model whose configuration has the entry.
+    """
+
+    entry: str
+    weights: str
+    describe: Callable[[Any], str]
+    add: Callable[[Any], Any]
+
+
+def _describe_domains(config: Any) -> str:
+    number = len(DomainAdapters.of(getattr(config, DOMAINS_KEY)).sizes)
+    return f"{number} domain adapter{'s' * (number > 1)} and a gate (Diao et al., 2023)" if number else ""
+
+
+def _add_stored_adapters(model: PreTrainedModel) -> None:
+    from acclimate.models.probe import attach  # which reads this module
+
+    add_adapters(model, attach(model), adapter_size(model))
+
+
+EXTENSIONS = (
+    Extension(
+        ADAPTER_SIZE_KEY,
+        ".adapter.",
+        lambda config: f"bottleneck adapters of size {getattr(config, ADAPTER_SIZE_KEY)} (Houlsby et al., 2019)",
+        _add_stored_adapters,
+    ),
+    Extension(
+        DOMAINS_KEY,
+        ".domains.",
+        _describe_domains,
+        lambda model: add_domain_adapters(model, DomainAdapters.of(getattr(model.config, DOMAINS_KEY))),
+    ),
+    Extension(
+        PROMPTS_KEY,
+        ".prompts.",
+        lambda config: (
+            f"a network for prompts of {getattr(config, PROMPTS_KEY)['length']} tokens (Jiang et al., 2023)"
+        ),
+        lambda model: add_prompts(model, Prompts.of(getattr(model.config, PROMPTS_KEY))),
+    ),
+    Extension(
+        ENTITIES_KEY,
+        ".entities.",
+        lambda config: f"vectors of {getattr(config, ENTITIES_KEY)['entities']:,} entities (Sengupta et al., 2024)",
+        lambda model: add_entities(model, **getattr(model.config, ENTITIES_KEY)),
+    ),
+)
+"""All kinds of such modules but the original encoder, which :func:`keep_original` adds."""
+
+
+def extensions_of(config: Any) -> list[Extension]:
+    """Return the extensions that a configuration has entries for."""
+    return [extension for extension in EXTENSIONS if getattr(config, extension.entry, None)]

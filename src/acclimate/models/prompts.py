@@ -36,11 +36,16 @@ class Prompts:
     hidden: int
     unread: tuple[int, ...]
 
+    @classmethod
+    def of(cls, entry: Any) -> Prompts:
+        """Return what an entry of a configuration says."""
+        return cls(**{**entry, "unread": tuple(entry["unread"])})
+
 
 def prompts_of(config: Any) -> Prompts | None:
     """Return the network for prompts that a configuration describes; None for none."""
     entry = getattr(config, PROMPTS_KEY, None)
-    return None if entry is None else Prompts(**{**entry, "unread": tuple(entry["unread"])})
+    return None if entry is None else Prompts.of(entry)
 
 
 class PromptNetwork(nn.Module):
