@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -22,7 +24,15 @@ from acclimate.cli.main import app
 from acclimate.data.task_kinds import load_task
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.tasks.kinds.classification.data import Task
-from acclimate.tasks.probing import PENALTY, ClassProbe, join_states, mean_states, measure_probe, plan_draws
+from acclimate.tasks.probing import (
+    PENALTY,
+    ClassProbe,
+    _load_or_compute,
+    join_states,
+    mean_states,
+    measure_probe,
+    plan_draws,
+)
 from tests.cases import each
 
 WORDS = ["the", "food", "was", "good", "bad", "service", "slow", "nice", "and", "cold"]
@@ -115,6 +125,26 @@ def test_states_are_stored_once(tiny_bert, task, tmp_path, monkeypatch):
     second = measure_probe(tiny_bert, task, **settings | {"draws": [0, 1]})
     assert [s.predicted for s in second.scores if not s.draw] == [s.predicted for s in first.scores]
     assert [path.name for path in (tmp_path / "states").iterdir()] == ["states.npy"]
+
+
+def test_workers_that_need_the_same_states_read_the_texts_once(tmp_path):
+    read = []
+
+    def compute() -> np.ndarray:
+        read.append(1)
+        time.sleep(0.2)
+        return np.ones((2, 3))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(lambda _: _load_or_compute(tmp_path / "states" / "one", compute), range(4))]
+    assert len(read) == 1 and all((states == 1).all() for states in found)
+    assert [path.name for path in (tmp_path / "states").iterdir()] == ["one"]
+
+
+def test_a_worker_reads_the_texts_if_another_one_failed(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        _load_or_compute(tmp_path / "one", lambda: np.ones(1 // 0))
+    assert _load_or_compute(tmp_path / "one", lambda: np.ones(3)).tolist() == [1, 1, 1]
 
 
 def test_other_kinds_of_tasks(tiny_bert):

@@ -27,6 +27,7 @@ from acclimate.base.bounds import ALL
 from acclimate.base.device import copy_to, default_device, to_device
 from acclimate.base.errors import UserError
 from acclimate.base.files import atomic_folder
+from acclimate.base.locks import Claim
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
 from acclimate.data.task_kinds import find_task_kind, open_task
@@ -223,15 +224,21 @@ def join_states(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _load_or_compute(folder: Path | None, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """Return an array from a folder, where it is written first if need be; None stores nothing."""
-    if folder is not None and (file := folder / STATES_FILE).is_file():
-        found: np.ndarray = np.load(file, allow_pickle=False)
-        return found
-    states = compute()
-    if folder is not None:
-        with atomic_folder(folder) as temporary:
-            np.save(temporary / STATES_FILE, states, allow_pickle=False)
-    return states
+    """Return an array from a folder, where one of all workers writes it if need be; None stores nothing."""
+    if folder is None:
+        return compute()
+    file, claim = folder / STATES_FILE, Claim(folder.with_name(f".{folder.name}.claim"))
+    if not file.is_file():
+        claim.wait("a worker that reads the same texts")
+        try:
+            if not file.is_file():
+                states = compute()
+                with atomic_folder(folder) as temporary:
+                    np.save(temporary / STATES_FILE, states, allow_pickle=False)
+        finally:
+            claim.release()
+    found: np.ndarray = np.load(file, allow_pickle=False)
+    return found
 
 
 def plan_draws(
