@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
+from acclimate.base.progress import Progress
 from acclimate.cli.main import app
 from acclimate.data.documents import Corpus
 from acclimate.evaluation import embeddings
@@ -252,9 +253,12 @@ def test_only_drops_are_warned_of(caplog):
     assert similarity_warning(changes[1:]) == ""
 
 
-def test_the_same_model_changes_nothing(encoder):
-    (change,) = compare_encoders(encoder, encoder, [neighbor_pairs("x", DOCUMENTS)])
+def test_the_same_model_changes_nothing_and_its_texts_are_counted(encoder, monkeypatch):
+    pairs, shown = neighbor_pairs("x", DOCUMENTS), []
+    monkeypatch.setattr(Progress, "update", lambda self, count, note="": shown.append((count, self._total)))
+    (change,) = compare_encoders(encoder, encoder, [pairs])
     assert (change.difference, change.verdict) == (0.0, "no difference shown")
+    assert shown[-1] == (4 * len(pairs.first), 4 * len(pairs.first)) and shown == sorted(shown)
 
 
 @pytest.mark.slow

@@ -96,9 +96,9 @@ class SimilarityCheck(Feature):
 
     def finish(self, run: Run, folder: Path) -> None:
         """Measure the model that was written."""
-        run.result.add_similarity(self.measure(folder))
+        run.result.add_similarity(self.measure(folder, run.progress))
 
-    def measure(self, folder: Path) -> list[SimilarityChange]:
+    def measure(self, folder: Path, progress: bool) -> list[SimilarityChange]:
         """Measure the base model and the one in a folder; a failure is a warning, since the model is made."""
         sets = [self.pairs] if self.pairs else []
         for name, corpus in self.texts.items():
@@ -112,7 +112,7 @@ class SimilarityCheck(Feature):
             else:
                 sets.append(found)
         try:
-            return compare_encoders(self.base, folder, sets) if sets else []
+            return compare_encoders(self.base, folder, sets, progress) if sets else []
         except UserError as error:
             log.warning("The similarity that the embeddings show was not measured. %s", error)
             return []

@@ -19,7 +19,7 @@ from torch import Tensor
 from acclimate.base.device import default_device
 from acclimate.base.errors import UserError, first_line
 from acclimate.base.files import read_json_object
-from acclimate.base.progress import silence_transformers
+from acclimate.base.progress import Progress, silence_transformers
 from acclimate.base.records import Record, fingerprint, optional
 from acclimate.data.sentences import split_sentences
 from acclimate.evaluation.regression import RegressionScoring
@@ -141,6 +141,11 @@ class SentencePairs:
         return fingerprint([list(self.first), list(self.second), self.scores and list(self.scores), *groups])
 
     @property
+    def texts(self) -> int:
+        """Number of texts that an encoder reads."""
+        return len(self.first) + len(self.second)
+
+    @property
     def metric(self) -> str:
         """``"spearman"`` with scores, else ``"mrr"``."""
         return "mrr" if self.scores is None else "spearman"
@@ -258,21 +263,32 @@ class SimilarityChange(Record):
         )
 
 
-def compare_encoders(before: str | Path, after: str | Path, sets: Sequence[SentencePairs]) -> list[SimilarityChange]:
+def compare_encoders(
+    before: str | Path, after: str | Path, sets: Sequence[SentencePairs], progress: bool = False
+) -> list[SimilarityChange]:
     """Measure the similarity that two encoders show.
 
     Args:
         before: The base model.
         after: The adapted model.
         sets: The pairs to measure on.
+        progress: Whether to show how many texts are read.
 
     Raises:
         UserError: If a model cannot be loaded as a sentence encoder.
     """
-    measured = []
-    for model in (before, after):
-        encoder = load_encoder(model)
-        measured.append([pairs.measure(encoder) for pairs in sets])
+    measured, read = [], 0
+    with Progress("similarity", 2 * sum(pairs.texts for pairs in sets), unit="texts", enabled=progress) as bar:
+
+        def count(module: Any, inputs: Any, features: Any) -> None:
+            nonlocal read
+            read += len(features["token_embeddings"])
+            bar.update(read)
+
+        for model in (before, after):
+            encoder = load_encoder(model)
+            encoder[0].register_forward_hook(count)
+            measured.append([pairs.measure(encoder) for pairs in sets])
     changes = [describe_changes(pairs, *values) for pairs, *values in zip(sets, *measured, strict=True)]
     return [change for of_set in changes for change in of_set]
 

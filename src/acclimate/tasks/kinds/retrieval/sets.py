@@ -39,6 +39,11 @@ class SearchSets(SentencePairs):
         return cls(name, *texts, groups=groups, tasks=tasks)
 
     @property
+    def texts(self) -> int:
+        """Number of queries and documents."""
+        return sum(len(task.test) + len(task.documents) for task in self.tasks)
+
+    @property
     def metric(self) -> str:
         """``"ndcg@10"``."""
         return "ndcg@10"
