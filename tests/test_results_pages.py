@@ -107,7 +107,7 @@ def test_results_can_be_computed_from_the_cells(name):
         (cell,) = [
             cell["result"]
             for cell in cells
-            if cell["kind"] in ("finetune", "distill")
+            if cell["kind"] in ("finetune", "distill", "quick")
             and (cell["place"]["method"], cell["place"]["task"], cell["place"]["seed"]) == (method, row.task, seed)
         ]
         return f1_score(cell["gold"], cell["predicted"], average="macro", zero_division=0)

@@ -171,6 +171,10 @@ def test_a_quick_answer_says_so_and_the_full_one_follows_in_the_same_folder(
         said.splitlines()[-1]
         == f"Next, for the full answer, by fine-tuning: acclimate {shlex.join(map(str, command))}"
     )
+    again = ["compare", out / "quick.yaml", "--out", out]
+    code, said, err = call(monkeypatch, capsys, *again, "--report-only")
+    full = shlex.join(map(str, [*again, "--set", "evaluate.quick=false"]))
+    assert code == 0 and said.splitlines()[-1] == f"Next, for the full answer, by fine-tuning: acclimate {full}", err
     assert "A quick answer" in " ".join(said.split())
     assert (machine.calls["finetune"], machine.calls["adapt"], machine.calls["probe"]) == (0, 3, 6)
     results = compare(out / "quick.yaml", out, report_only=True, progress=False)

@@ -101,8 +101,10 @@ def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
     else:
         yield f"Report: {Path(options.out) / 'report.html'}"
     if QUICK_NOTE in result.notes:
-        more = ["--set", "evaluate.quick=false"] if options.settings and "evaluate.quick" in options.settings else []
-        yield Next([*given_words("--quick", valued=("--minutes",)), *more], "for the full answer, by fine-tuning")
+        flags = options.quick or (options.minutes and "evaluate.quick" not in (options.settings or {}))
+        more = [] if flags else ["--set", "evaluate.quick=false"]  # the study file says quick
+        words = given_words("--quick", "--report-only", valued=("--minutes",))
+        yield Next([*words, *more], "for the full answer, by fine-tuning")
     elif words := predict_words(result, Path(options.out)):
         yield Next(words, "to use the model")
     elif options.config is None:
