@@ -282,7 +282,7 @@ def compare_encoders(
 
         def count(module: Any, inputs: Any, features: Any) -> None:
             nonlocal read
-            read += len(features["token_embeddings"])
+            read += len(features.get("token_embeddings", ()))
             bar.update(read)
 
         for model in (before, after):

@@ -39,6 +39,7 @@ from acclimate.models.extensions import (
     extensions_of,
 )
 from acclimate.models.kinds import class_names, find_kind
+from acclimate.models.probe import attach
 
 # Files that decide what a model computes. Cards, logs and acclimate's own records do not, and they contain times.
 _SUFFIXES = {
@@ -302,7 +303,7 @@ def _load_extended(
     model, info = kind.from_pretrained(None, config=config, state_dict=plain, output_loading_info=True, **options)
     _keep_weight_names(model)
     for extension in extensions_of(config):
-        extension.add(model)
+        extension.add(model, attach)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     fits = set(filter(_is_added, shapes)) == set(adapters)
     if not fits or any(shapes[name] != value.shape for name, value in adapters.items()):

@@ -421,13 +421,14 @@ class Extension:
         entry: Entry of the configuration for them.
         weights: Part of the names of their weights, and of no others.
         describe: Describes them, given the configuration; empty for none.
-        add: Adds them to a model whose configuration has the entry.
+        add: Adds them to a model whose configuration has the entry, given how its layers are found
+            (:func:`acclimate.models.probe.attach`).
     """
 
     entry: str
     weights: str
     describe: Callable[[Any], str]
-    add: Callable[[Any], Any]
+    add: Callable[[Any, Callable[[Any], Sequence[HeadLayer]]], Any]
 
 
 def _describe_domains(config: Any) -> str:
@@ -435,24 +436,18 @@ def _describe_domains(config: Any) -> str:
     return f"{number} domain adapter{'s' * (number > 1)} and a gate (Diao et al., 2023)" if number else ""
 
 
-def _add_stored_adapters(model: PreTrainedModel) -> None:
-    from acclimate.models.probe import attach  # which reads this module
-
-    add_adapters(model, attach(model), adapter_size(model))
-
-
 EXTENSIONS = (
     Extension(
         ADAPTER_SIZE_KEY,
         ".adapter.",
         lambda config: f"bottleneck adapters of size {getattr(config, ADAPTER_SIZE_KEY)} (Houlsby et al., 2019)",
-        _add_stored_adapters,
+        lambda model, attach: add_adapters(model, attach(model), adapter_size(model)),
     ),
     Extension(
         DOMAINS_KEY,
         ".domains.",
         _describe_domains,
-        lambda model: add_domain_adapters(model, DomainAdapters.of(getattr(model.config, DOMAINS_KEY))),
+        lambda model, attach: add_domain_adapters(model, DomainAdapters.of(getattr(model.config, DOMAINS_KEY))),
     ),
     Extension(
         PROMPTS_KEY,
@@ -460,13 +455,13 @@ EXTENSIONS = (
         lambda config: (
             f"a network for prompts of {getattr(config, PROMPTS_KEY)['length']} tokens (Jiang et al., 2023)"
         ),
-        lambda model: add_prompts(model, Prompts.of(getattr(model.config, PROMPTS_KEY))),
+        lambda model, attach: add_prompts(model, Prompts.of(getattr(model.config, PROMPTS_KEY))),
     ),
     Extension(
         ENTITIES_KEY,
         ".entities.",
         lambda config: f"vectors of {getattr(config, ENTITIES_KEY)['entities']:,} entities (Sengupta et al., 2024)",
-        lambda model: add_entities(model, **getattr(model.config, ENTITIES_KEY)),
+        lambda model, attach: add_entities(model, **getattr(model.config, ENTITIES_KEY)),
     ),
 )
 """All kinds of such modules but the original encoder, which :func:`keep_original` adds."""
