@@ -58,7 +58,6 @@ from acclimate.base.version import __version__
 from acclimate.cards.hub import check_repo_name, push_to_hub
 from acclimate.data.fields import PrecisionName
 from acclimate.data.reading import reading_words, text_words
-from acclimate.data.stop_words import read_stop_words
 from acclimate.data.task_kinds import open_task
 from acclimate.data.token_dataset import RowAccount
 from acclimate.data.tokenizing import EVERY_ROW, check_known
@@ -333,8 +332,6 @@ def _load(run: Run) -> None:
     )
     loaded.pooling = method.sentence_pooling
     method.check_kind(loaded.kind, model)
-    if isinstance(words := getattr(method, "stop_words", None), str):
-        read_stop_words(words)  # a missing file is refused before the text is tokenized
     check_masking(options, loaded.kind, run.masking)
     for feature in run.features:
         feature.prepare(run)

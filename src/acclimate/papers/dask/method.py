@@ -26,6 +26,7 @@ from acclimate.api import (
     longest_text,
     probe_of,
     read_columns,
+    read_stop_words,
     register_method,
     with_presets,
 )
@@ -126,6 +127,7 @@ class Dask(LabelledMethod):
             )
         rows = read_columns(self.triples, ("head", "relation", "tail"), "triples")
         self._known = read_branches(rows, self.branches)
+        read_stop_words(self.stop_words, run.tokenizer)
         super().check(run)
 
     def prepare(self, run: AdaptContext) -> None:

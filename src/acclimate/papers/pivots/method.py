@@ -106,8 +106,9 @@ class Pivots(Method):
         self._masking: PivotMasking | None = None  # set by `prepare`
 
     def check(self, run: AdaptContext) -> None:
-        """Check the kind of the task."""
+        """Check the kind of the task, and that there are stop words."""
         check_single_label(self.name, [run.task])
+        read_stop_words(self.stop_words, run.tokenizer)
         super().check(run)
 
     def prepare(self, run: AdaptContext) -> None:

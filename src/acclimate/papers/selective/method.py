@@ -19,6 +19,7 @@ from acclimate.api import (
     UserError,
     build,
     check_cap,
+    read_stop_words,
     register_method,
     with_presets,
 )
@@ -127,6 +128,11 @@ class Selective(Method, AnnotationOptions):
             for name, value in self.settings().items()
             if name.startswith(prefix)
         }
+
+    def check(self, run: AdaptContext) -> None:
+        """Check that there are stop words."""
+        super().check(run)
+        read_stop_words(self.stop_words, run.tokenizer)
 
     def prepare(self, run: AdaptContext) -> None:
         """Find the important tokens of the text, or read them from the cache."""
