@@ -41,7 +41,9 @@ from acclimate.study.summary import correct_for_multiple_comparisons, count_verd
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
-TEMPLATE, CONTROL, GROUPED, METERS = "page.md.j2", "control.json", "grouped.json", "meters.json"
+TEMPLATE, CONTROL, GROUPED = "page.md.j2", "control.json", "grouped.json"
+OTHERS = "meters", "wiki", "control", "decoder"
+"""Names of further results of a page, and of their values in its template."""
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
 
@@ -152,6 +154,27 @@ def estimate(found: Any, factor: float, digits: int = 1) -> str:
     return f"{signed(factor * found.difference, digits)} ({interval_text(found, factor, digits)})"
 
 
+def mean_of(found: np.ndarray) -> Any:
+    """Return the mean of one value per adaptation, with its 95 % interval (Student)."""
+    margin = float(stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5)
+    mean = float(found.mean())
+    return SimpleNamespace(difference=mean, low=mean - margin, high=mean + margin)
+
+
+def above_curve(forgot: np.ndarray, learned: np.ndarray, at: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """Return how much more is learned than by a curve at the same forgetting, all of shape (domain, adaptation).
+
+    The curve starts at the base model, (0, 0). Its other points forget ``at`` and learn ``of``, both of shape (point,
+    domain, adaptation), and are ordered by forgetting. It is linear between its points and constant beyond them.
+    """
+    found = np.empty_like(learned)
+    for place in np.ndindex(learned.shape):
+        xs, ys = (np.append(0, points[(slice(None), *place)]) for points in (at, of))
+        assert (np.diff(xs) > 0).all(), f"the points of the curve are not ordered by forgetting: {xs}"
+        found[place] = learned[place] - np.interp(forgot[place], xs, ys)
+    return found
+
+
 def template_values(results: StudyResults) -> dict[str, Any]:
     """Return functions that find a table, a score, a loss, and the paired difference of two losses, for templates."""
     tables = sections(results)
@@ -168,12 +191,20 @@ def template_values(results: StudyResults) -> dict[str, Any]:
 
     def against(method: str, other: str, domain: str, text: str = "general") -> Any:
         one, two = (np.array(loss(name, domain, text).by_seed) for name in (method, other))
-        found = one - two
-        margin = float(stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5)
-        mean = float(found.mean())
-        return SimpleNamespace(difference=mean, low=mean - margin, high=mean + margin)
+        return mean_of(one - two)
 
-    functions = {"section": section, "score": score, "loss": loss, "against": against}
+    def beyond(method: str, *curve: str) -> Any:
+        def changes(name: str, text: str) -> np.ndarray:
+            rows = (loss(name, domain, text) for domain in results.domains)
+            return np.array([np.array(row.by_seed) - row.before for row in rows])
+
+        forgot, learned = changes(method, "general"), -changes(method, "domain")
+        at, of = (
+            [factor * changes(name, text) for name in curve] for factor, text in ((1, "general"), (-1, "domain"))
+        )
+        return mean_of(above_curve(forgot, learned, np.array(at), np.array(of)).mean(0))
+
+    functions = {"section": section, "score": score, "loss": loss, "against": against, "beyond": beyond}
     return {"results": results, "summary": summarize(results), **functions}
 
 
@@ -185,13 +216,10 @@ def render(folder: Path) -> str:
         return min(rows, key=lambda row: abs(row[key] - value))
 
     extras: dict[str, Any] = {"checked_plan": checked_plan, "nearest": nearest, "holm": holm}
-    meters = folder / METERS
-    extras["meters"] = template_values(read_results(meters)) if meters.exists() else None
+    for name in OTHERS:
+        file = folder / f"{name}.json"
+        extras[name] = template_values(read_results(file)) if file.exists() else None
     extras["advice"] = read_json_object(folder / "advice.json")
-    wiki = folder / "wiki.json"
-    extras["wiki"] = template_values(read_results(wiki)) if wiki.exists() else None
-    other = folder / CONTROL
-    extras["control"] = template_values(read_results(other)) if other.exists() else None
     extras["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

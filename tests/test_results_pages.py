@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from scripts.render_results import PAGES, ROOT, relative, render
+from scripts.render_results import PAGES, ROOT, above_curve, read_results, relative, render, template_values
 from sklearn.metrics import f1_score
 
 from acclimate.results.study import StudyResults
@@ -80,7 +81,7 @@ def test_the_results_are_those_of_the_study_file(name):
     for part in (used, *used["methods"]):
         part["adapt"] = spelled_today(part.get("adapt") or {})
     for row, old in zip(given.get("merges", ()), used.get("merges", ()), strict=True):
-        if isinstance(old["method"], dict):
+        if old["method"] == row["method"]:
             continue
         (merge,) = row.pop("method").items()
         row |= dict(zip(("method", "alpha"), merge, strict=True))  # as they were written
@@ -184,3 +185,42 @@ def test_differences_from_rivals_are_those_of_the_published_means():
                 assert row["low"] <= row["difference"] <= row["high"]
                 checked += 1
     assert checked > 80
+
+
+def test_a_row_is_compared_with_the_curve_at_the_same_forgetting():
+    at, of = np.array([[[1.0, 2.0]], [[3.0, 4.0]]]), np.array([[[4.0, 2.0]], [[2.0, 8.0]]])
+    for forgot, on_curve in (
+        ([0.5, 1.0], [2.0, 1.0]),
+        ([2.0, 3.0], [3.0, 5.0]),
+        ([9.0, 9.0], [2.0, 8.0]),
+        ([-1, 0], [0, 0]),
+    ):
+        found = above_curve(np.array([forgot]), np.array([[7.0, 7.0]]), at, of)
+        assert found == pytest.approx(7 - np.array([on_curve]))
+    with pytest.raises(AssertionError, match="not ordered"):
+        above_curve(np.array([[1.0, 1.0]]), np.array([[7.0, 7.0]]), at[::-1], of)
+
+
+@pytest.mark.parametrize("file", ["results.json", "decoder.json"])
+def test_what_a_row_learns_beyond_the_curve_follows_from_the_losses_of_each_adaptation(file):
+    results = read_results(PAGES / "forgetting" / file)
+    curve = ["lm a quarter", "lm half way", "lm three quarters", "lm"]
+    losses = {(row.method, row.domain, row.text): row for row in results.losses}
+    for method in ("lower rate", "lssd"):
+        found = template_values(results)["beyond"](method, *curve)
+        values = []
+        for seed in range(3):
+            values.append(0.0)
+            for domain in results.domains:
+
+                def change(name, text, seed=seed, domain=domain):
+                    return losses[name, domain, text].by_seed[seed] - losses[name, domain, text].before
+
+                points = [(0, 0), *((change(name, "general"), -change(name, "domain")) for name in curve)]
+                x = change(method, "general")
+                (x0, y0), (x1, y1) = next(pair for pair in pairwise(points) if pair[0][0] <= x <= pair[1][0])
+                on_curve = y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+                values[-1] += (-change(method, "domain") - on_curve) / len(results.domains)
+        assert found.difference == pytest.approx(np.mean(values), abs=1e-9)
+        half = 4.302652729911275 * np.std(values, ddof=1) / 3**0.5  # Student, two degrees of freedom
+        assert (found.low, found.high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=1e-9)

@@ -6,12 +6,15 @@ import json
 
 import pytest
 
+from acclimate.adaptation.method import REGISTRY
 from acclimate.base.errors import UserError
 from acclimate.report import markdown
 from acclimate.study.compare import compare
 from acclimate.study.graph import plan
 from tests.cases import each
 from tests.study.fakes import World, graph_of, of_kind, read, study, write_task
+
+LEARN_LABELS = [name for name in REGISTRY.names() if REGISTRY.read(name).needs_task and name != "dapt+tapt"]
 
 
 def values(folder, methods, **changes):
@@ -48,6 +51,24 @@ def test_a_method_that_reads_tasks_needs_one_in_every_domain(folder):
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": []}]
     with pytest.raises(UserError, match="'tapt' adapts to each task of a domain, and 'cs' has none"):
         graph_of(study(folder, domains=domains, methods=["mlm", "tapt"]))
+
+
+@pytest.mark.needs("tapt", "selective")
+def test_a_method_learns_no_labels_that_fine_tuning_does_not_get(folder):
+    """With `few_shot`, an adaptation would learn the labels of all train texts, and fine-tuning a few of them."""
+    for labels in ({"few_shot": 2}, {"limit_train": 4}):
+        task = {"path": str(write_task(folder / "few", "few")), **labels}
+        domain = {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}
+        graph_of(study(folder, domains=[domain], methods=["mlm", "tapt", "dapt+tapt"]))  # they read texts only
+        for name in LEARN_LABELS:
+            given = study(folder, domains=[domain], methods=["none", name])
+            if "limit_train" in labels:
+                graph_of(given)
+                continue
+            with pytest.raises(
+                UserError, match=f"'{name}' learns the labels of all train texts of 'few'.*limit_train"
+            ):
+                graph_of(given)
 
 
 @pytest.mark.needs("selective")

@@ -343,6 +343,11 @@ class Method(Part):
         return self.needs_task
 
     @property
+    def learns_labels(self) -> bool:
+        """Whether it learns the labels of that task, and not only its texts."""
+        return self.learns_task
+
+    @property
     def virtual_tokens(self) -> int:
         """Number of learned vectors appended to every text; see :mod:`acclimate.parts.modules.virtual_tokens`."""
         return 0

@@ -30,6 +30,7 @@ class MethodInput:
         parameters: Its parameters, defaults included, with hashes of the files that they name.
         reads: The text it adapts to: ``"domain"`` or ``"task"``.
         needs_task: Whether it needs the labelled task itself.
+        learns_labels: Whether it learns the labels of that task, all of its train split.
         per_task: Whether it adapts once per task even if it reads the text of the domain.
         embeds: Whether it makes a sentence encoder of any model.
     """
@@ -37,6 +38,7 @@ class MethodInput:
     parameters: dict[str, Any]
     reads: str = "domain"
     needs_task: bool = False
+    learns_labels: bool = False
     per_task: bool = False
     embeds: bool = False
 
@@ -63,7 +65,7 @@ def read_method(method: MethodSpec) -> MethodInput:
     contents = made.file_contents()
     parameters = made.settings() | ({"files": contents} if contents else {})
     embeds = made.sentence_pooling is not None
-    return MethodInput(parameters, method.on or made.reads, made.learns_task, embeds=embeds)
+    return MethodInput(parameters, method.on or made.reads, made.learns_task, made.learns_labels, embeds=embeds)
 
 
 def read_methods(config: StudyConfig) -> dict[str, MethodInput]:
@@ -110,7 +112,12 @@ def _warn_of_learning_rate(method: MethodSpec, config: StudyConfig) -> None:
 
 
 def check_scopes(config: StudyConfig, methods: Mapping[str, MethodInput]) -> None:
-    """Raise UserError if a method adapts per task and a domain has no task; the method would silently have no row."""
+    """Check that each method has a task to adapt to, if it needs one, and learns no more labels than fine-tuning.
+
+    Raises:
+        UserError: If a method adapts per task and a domain has no task, so that it would silently have no row; or if
+            it learns the labels of a task of which fine-tuning gets a few.
+    """
     for domain in config.domains:
         for label, method in methods.items():
             if not any(True for _ in method.scopes(domain)):
@@ -118,6 +125,12 @@ def check_scopes(config: StudyConfig, methods: Mapping[str, MethodInput]) -> Non
                     f"study: '{label}' adapts to each task of a domain, and '{domain.name}' has none; add a task, or "
                     "remove the method or the domain."
                 )
+            for task in domain.tasks if method.learns_labels else ():
+                if (shots := config.finetune_settings(task).get("few_shot")) is not None:
+                    raise UserError(
+                        f"study: '{label}' learns the labels of all train texts of '{task.name}', and fine-tuning "
+                        f"would get {shots} per class (few_shot). Set its 'limit_train' instead: both keep to it."
+                    )
 
 
 def check_not_shared(given: Iterable[str], where: str) -> None:

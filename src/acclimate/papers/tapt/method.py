@@ -65,6 +65,11 @@ class DAPTThenTAPT(Method):
         if len(given.keys() - {"task_learning_rate"}) > 1:
             raise UserError("Give only one of task_epochs, task_steps, task_tokens and task_minutes.")
 
+    @property
+    def learns_labels(self) -> bool:
+        """No: the second stage reads the texts of the task only."""
+        return False
+
     def stages(self) -> list[Stage]:
         """Return the two adaptations."""
         limits = {
