@@ -21,11 +21,10 @@ from typing import Any
 import jinja2
 import numpy as np
 from rich.console import Console
-from scipy import stats
 
 from acclimate import plan_ratio
 from acclimate.base.files import read_json_object
-from acclimate.evaluation.significance import holm
+from acclimate.evaluation.significance import holm, mean_interval
 from acclimate.labs.plan.logs import loss_points
 from acclimate.labs.sequence.report import sequence_matrices
 from acclimate.report.figures import GRID, INK, MUTED, new_figure, series, styled, svg
@@ -156,9 +155,8 @@ def estimate(found: Any, factor: float, digits: int = 1) -> str:
 
 def mean_of(found: np.ndarray) -> Any:
     """Return the mean of one value per adaptation, with its 95 % interval (Student)."""
-    margin = float(stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5)
-    mean = float(found.mean())
-    return SimpleNamespace(difference=mean, low=mean - margin, high=mean + margin)
+    low, high = mean_interval(found)
+    return SimpleNamespace(difference=float(found.mean()), low=low, high=high)
 
 
 def above_curve(forgot: np.ndarray, learned: np.ndarray, at: np.ndarray, of: np.ndarray) -> np.ndarray:
@@ -198,11 +196,10 @@ def template_values(results: StudyResults) -> dict[str, Any]:
             rows = (loss(name, domain, text) for domain in results.domains)
             return np.array([np.array(row.by_seed) - row.before for row in rows])
 
-        forgot, learned = changes(method, "general"), -changes(method, "domain")
-        at, of = (
-            [factor * changes(name, text) for name in curve] for factor, text in ((1, "general"), (-1, "domain"))
-        )
-        return mean_of(above_curve(forgot, learned, np.array(at), np.array(of)).mean(0))
+        forgot = {name: changes(name, "general") for name in (method, *curve)}
+        learned = {name: -changes(name, "domain") for name in (method, *curve)}
+        at, of = (np.array([change[name] for name in curve]) for change in (forgot, learned))
+        return mean_of(above_curve(forgot[method], learned[method], at, of).mean(0))
 
     functions = {"section": section, "score": score, "loss": loss, "against": against, "beyond": beyond}
     return {"results": results, "summary": summarize(results), **functions}

@@ -563,6 +563,12 @@ def _weighted_mean(values: np.ndarray, weights: Sequence[int]) -> np.ndarray:
     return np.asarray(values.mean(-1) if len(set(weights)) == 1 else values @ (np.asarray(weights) / sum(weights)))
 
 
+def mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % interval (Student) of the mean of two or more independent values, such as one per adaptation."""
+    margin = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    return float(values.mean()) - margin, float(values.mean()) + margin
+
+
 def student_interval(
     observed: np.ndarray, resampled: np.ndarray, estimate: float, items: int, sizes: Sequence[int] | None = None
 ) -> Interval:

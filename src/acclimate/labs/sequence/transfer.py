@@ -77,9 +77,6 @@ def spread_over_runs(values: Sequence[Sequence[float | None]]) -> SequenceSpread
 
 def _student(values: np.ndarray) -> list[float] | None:
     """Return the 95 % interval of a mean; None for fewer than two values."""
-    from scipy import stats
+    from acclimate.evaluation.significance import mean_interval
 
-    if len(values) < 2:
-        return None
-    margin = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
-    return [float(values.mean()) - margin, float(values.mean()) + margin]
+    return list(mean_interval(values)) if len(values) > 1 else None
