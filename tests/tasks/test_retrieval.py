@@ -23,7 +23,13 @@ from acclimate.base.files import read_json
 from acclimate.cli.main import app
 from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
 from acclimate.engine.distributed import ProcessGroup
-from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ranking_scores, retrieval_metrics
+from acclimate.evaluation.retrieval import (
+    compare_rankings,
+    fuse_rankings,
+    rank_with_bm25,
+    ranking_scores,
+    retrieval_metrics,
+)
 from acclimate.merging.merge import merge
 from acclimate.models.attention import prepare_for_device
 from acclimate.models.encoding import skip_unread_tokens
@@ -266,7 +272,7 @@ def test_metrics_are_those_of_sentence_transformers(beir, tmp_path):
     relevant = {query.id: {passage.id for passage in query.relevant} for query in task.test}
     queries = {query.id: query.text for query in task.test}
     theirs = InformationRetrievalEvaluator(queries, dict(task.documents), relevant, precision_recall_at_k=[100])(model)
-    assert result.steps == 0 and set(result.metrics["references"]) == {"bm25"}
+    assert result.steps == 0 and set(result.metrics["references"]) == {"bm25", "hybrid"}
     for ours, name in (("ndcg@10", "ndcg@10"), ("mrr@10", "mrr@10"), ("recall@100", "recall@100")):
         assert result.metrics[ours] == pytest.approx(theirs[f"cosine_{name}"])
 
@@ -283,6 +289,16 @@ def test_documents_are_embedded_once_for_all_splits_and_again_after_a_step(beir,
     assert read == [30]
     finetune(tiny_bert, beir, epochs=2, learning_rate=1e-3, select="dev", **QUICK)
     assert read == [30] * 5  # before training, after two epochs, and the selected weights
+
+
+def test_rankings_are_fused_by_reciprocal_ranks():
+    """b: 1/62 + 1/61 > a: 1/61 + 1/63 > d: 1/62 > c: 1/63; neither sums of ranks nor counts give this order."""
+    assert fuse_rankings([["a", "b", "c"], []], [["b", "d", "a"], ["z"]]) == [["b", "a", "d", "c"], ["z"]]
+    assert fuse_rankings([["a", "b"]], [["b", "a"]], depth=1) == [["a"]]  # a tie
+    # third in both is better than first in one: 2/63 > 1/61, with a small constant it is not
+    assert fuse_rankings([["a", "b", "c"]], [["d", "e", "c"]])[0][0] == "c"
+    with pytest.raises(ValueError, match="shorter"):
+        fuse_rankings([["a"]], [])
 
 
 def test_bm25_finds_rare_words():
@@ -412,7 +428,9 @@ def test_in_a_study(beir, tiny_bert, sets, tmp_path):
     assert set(adapted.summaries) == {"ndcg@10", "mrr@10", "recall@100"} and adapted.comparison is not None
     assert "ndcg@10" in (tmp_path / "out" / "report.html").read_text().lower()
     (table,) = [table for table in results.tables if table.title == "Comparison with other answers"]
-    assert [(row[3], row[4]) for row in table.rows] == [("none", "bm25"), ("lm", "bm25")]
+    assert [(row[3], row[4]) for row in table.rows] == [
+        (method, other) for method in ("none", "lm") for other in ("bm25", "hybrid")
+    ]
     assert table.rows[0][7] == pytest.approx(100 * base.summaries["ndcg@10"].mean)
     (general,) = [table for table in results.tables if table.title == "Similarity on pairs"]
     assert [row[2:6] for row in general.rows] == [
@@ -673,7 +691,7 @@ def test_cut_vectors_are_measured_and_those_of_the_saved_folder(beir, tiny_bert,
     result = finetune(tiny_bert, task, out=tmp_path / "out", matryoshka=True, **options)
     assert result.steps == usual.steps and result.metrics["ndcg@10"] != usual.metrics["ndcg@10"]
     lost = [found.metrics["references"]["4 dimensions"]["difference"]["difference"] for found in (usual, result)]
-    assert lost[0] > lost[1] > 0 and list(result.metrics["references"])[2:] == ["16 dimensions", "4 dimensions"]
+    assert lost[0] > lost[1] > 0 and list(result.metrics["references"])[3:] == ["16 dimensions", "4 dimensions"]
     gold = [{passage.id: passage.grade for passage in query.relevant} for query in task.test]
     for size in (16, 4):
         encoder = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), truncate_dim=size)

@@ -1,4 +1,4 @@
-"""Metrics of ranked documents, and the ranking of BM25, the line that a model has to beat."""
+"""Metrics of ranked documents, and the ranking of BM25, alone or fused with that of a model: the lines to beat."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from acclimate.evaluation.significance import paired_bootstrap
 NAMES = ("ndcg@10", "mrr@10", "recall@100")
 DEPTH = 100
 """Number of documents that are ranked."""
+FUSION = 60
+"""Constant of reciprocal rank fusion, that of the paper."""
 
 
 def ranking_scores(relevant: Mapping[str, float], ranked: Sequence[str]) -> dict[str, float]:
@@ -120,3 +122,26 @@ def rank_with_bm25(
         (places,) = top_positions(scores[None], ranks, depth + (itself is not None))
         ranked.append([ids[place] for place in places.tolist() if scores[place] > 0 and ids[place] != itself][:depth])
     return ranked
+
+
+def fuse_rankings(*rankings: Sequence[Sequence[str]], depth: int = DEPTH) -> list[list[str]]:
+    """Fuse rankings by reciprocal ranks (Cormack et al., SIGIR 2009): the sum of 1 / (60 + rank) over those with it.
+
+    Args:
+        rankings: For each retriever, the ids of the documents of each query, the best first. Earlier ones win ties.
+        depth: Number of documents to rank.
+
+    Returns:
+        For each query the ids of documents, the best first.
+
+    Raises:
+        ValueError: If the numbers of queries differ.
+    """
+    fused = list[list[str]]()
+    for ranked in zip(*rankings, strict=True):
+        scores = dict[str, float]()
+        for ids in ranked:
+            for rank, document in enumerate(ids, 1):
+                scores[document] = scores.get(document, 0.0) + 1 / (FUSION + rank)
+        fused.append(sorted(scores, key=lambda document: -scores[document])[:depth])
+    return fused

@@ -27,7 +27,13 @@ from acclimate.evaluation.embeddings import (
     encoder_type,
     import_sentence_transformers,
 )
-from acclimate.evaluation.retrieval import DEPTH, compare_rankings, rank_with_bm25, retrieval_metrics
+from acclimate.evaluation.retrieval import (
+    DEPTH,
+    compare_rankings,
+    fuse_rankings,
+    rank_with_bm25,
+    retrieval_metrics,
+)
 from acclimate.models.checkpoints import load_config
 from acclimate.tasks.groups import number_known_groups
 from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
@@ -232,8 +238,8 @@ class RetrievalLearner(Learner):
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Rank the documents for the queries of a split, in fp32, and score the rankings.
 
-        Of the test split, ``references`` has the scores of BM25, of the model before training, and of vectors that are
-        cut to some dimensions, with the difference.
+        Of the test split, ``references`` has the scores of BM25, of the ranking that fuses it with the model, of the
+        model before training, and of vectors that are cut to some dimensions, with the difference.
         """
         queries: list[Query] = getattr(self.task, split)
         gold = [{passage.id: passage.grade for passage in query.relevant} for query in queries]
@@ -247,7 +253,7 @@ class RetrievalLearner(Learner):
             metrics["references"] = {"bm25": compare_rankings(gold, predicted, self._bm25, scoring)}
             if self.initial is not None:
                 metrics["references"]["before training"] = compare_rankings(gold, predicted, self.initial, scoring)
-            for name, other in self._others(queries):
+            for name, other in self._others(queries, predicted):
                 metrics["references"][name] = compare_rankings(gold, predicted, other, scoring)
             if self.general is not None:
                 after = self.general.measure(self.head.model)
@@ -261,8 +267,11 @@ class RetrievalLearner(Learner):
         texts, own = [query.text for query in queries], self.task.own_documents(queries)
         return self.head.rank(dict(self.task.documents), texts, own, dimensions)
 
-    def _others(self, queries: Sequence[Query]) -> Iterator[tuple[str, list[list[str]]]]:
+    def _others(
+        self, queries: Sequence[Query], predicted: Sequence[Sequence[str]]
+    ) -> Iterator[tuple[str, list[list[str]]]]:
         """Yield further rankings that those of the model are compared with, each with its name."""
+        yield "hybrid", fuse_rankings(predicted, self._bm25 or [])
         for size in self.dimensions:
             yield f"{size} dimensions", self._rank(queries, size)[0]
 
@@ -353,7 +362,9 @@ class RerankingLearner(RetrievalLearner):
         found = ids_of(self._find(queries))
         return self.head.rerank(dict(self.task.documents), [query.text for query in queries], found)
 
-    def _others(self, queries: Sequence[Query]) -> Iterator[tuple[str, list[list[str]]]]:
+    def _others(
+        self, queries: Sequence[Query], predicted: Sequence[Sequence[str]]
+    ) -> Iterator[tuple[str, list[list[str]]]]:
         if self.head.first is not None:
             yield "first stage", ids_of(self._find(queries))
 
