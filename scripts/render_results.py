@@ -217,6 +217,7 @@ def render(folder: Path) -> str:
         file = folder / f"{name}.json"
         extras[name] = template_values(read_results(file)) if file.exists() else None
     extras["advice"] = read_json_object(folder / "advice.json")
+    extras["rivals"] = (read_json_object(PAGES / "rivals.json") or {}).get(folder.name)
     extras["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

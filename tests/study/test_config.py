@@ -18,7 +18,7 @@ from acclimate.study.graph import plan
 from acclimate.study.inputs import StudyInputs, longest_text
 from acclimate.study.method_inputs import read_method, read_methods
 from acclimate.study.settings import TaskSpec
-from acclimate.study.summary import _limit_notes
+from acclimate.study.summary import limit_notes
 from tests.cases import each
 from tests.study.fakes import files, of_kind, study
 from tests.study.fakes import read as read_inputs
@@ -422,7 +422,7 @@ def test_a_task_is_a_file_with_columns_of_any_name(folder):
         inputs = read_inputs(study(folder, domains=[{**domain, "tasks": [entry]}]))
         task = inputs.tasks["cs", "reviews"].task
         assert (len(task.train), len(task.dev), len(task.test)) == (42, 6, 12)
-        (note,) = _limit_notes(inputs)
+        (note,) = limit_notes(inputs)
         assert "12 test rows and 6 dev rows were drawn" in note and "seed 3" in note
         jobs[entry["path"]] = [job.key for job in of_kind(plan(inputs), "finetune")]
     first, second = jobs.values()

@@ -12,7 +12,8 @@ from acclimate.results.study import ProbeResult, ProbeScore, StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.compare import compare
 from acclimate.study.config import StudyConfig
-from tests.study.fakes import World, graph_of, of_kind, study, write_task
+from acclimate.study.summary import limit_notes
+from tests.study.fakes import World, graph_of, of_kind, read, study, write_task
 from tests.tiny import save_tiny
 
 LEVELS = [2, "all"]
@@ -100,6 +101,15 @@ def test_a_changed_section_computes_only_the_probes(probed, tmp_path, no_report)
     probed["probe"]["neighbors"] = 3
     compare(probed, tmp_path, progress=False, backend=world.backend(probe=Prober()))
     assert not world.calls
+
+
+@pytest.mark.needs("selective")
+def test_few_labels_after_a_method_that_learned_all_have_a_note(probed):
+    def notes(method, levels):
+        return " ".join(limit_notes(read({**probed, "methods": [method], "probe": {"labels_per_class": levels}})))
+
+    assert "'selective' learned the labels of all train texts" in notes("selective", LEVELS)
+    assert "learned" not in notes("selective", ["all"]) + notes("mlm", LEVELS)
 
 
 @pytest.mark.parametrize(("section", "match"), [

@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from acclimate.adaptation.replay_options import SelfReplay
+from acclimate.base.bounds import ALL
 from acclimate.base.device import KERNELS_VARIABLE
 from acclimate.base.records import Record, fingerprint, internal, optional
 from acclimate.data.task_kinds import find_task_kind
@@ -27,6 +28,7 @@ from acclimate.evaluation import calibration
 from acclimate.evaluation.prompts import AskedPrompt
 from acclimate.evaluation.scoring import Scoring, is_above_chance, make_scoring
 from acclimate.evaluation.significance import holm, paired_bootstrap, paired_t_test, permutation_test
+from acclimate.results.cells import joined
 from acclimate.results.scores import (
     HELPED,
     HURT,
@@ -99,7 +101,7 @@ def summarize(
         notes=[
             *([QUICK_NOTE] if config.evaluate.quick else []),
             *config.notes,
-            *_limit_notes(inputs),
+            *limit_notes(inputs),
             *replay_notes(inputs),
         ],
         samples=[Sample(text=sample.text, label=sample.label) for sample in config.samples],
@@ -152,8 +154,8 @@ def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequenc
     return used
 
 
-def _limit_notes(inputs: StudyInputs) -> list[str]:
-    """Return a paragraph for each task with a row limit, and for each of which a split was drawn, each once."""
+def limit_notes(inputs: StudyInputs) -> list[str]:
+    """Return a paragraph for each task with a row limit or a drawn split, and one for probes with few labels."""
     notes = [
         f"Only a random sample of {name} was used, the same for all models and seeds: "
         + " and ".join(f"{kept:,} of {whole:,} rows of {split}" for split, (kept, whole) in task.limited.items())
@@ -170,6 +172,12 @@ def _limit_notes(inputs: StudyInputs) -> list[str]:
     ]
     drawn = [getattr(task.task, "drawn", "") for task in inputs.tasks.values()]
     notes += [f"{line} Scores on it cannot be compared with those on another split." for line in drawn if line]
+    learned = [f"'{label}'" for label, method in inputs.methods.items() if method.learns_labels]
+    if learned and any(set(probe.labels_per_class) != {ALL} for probe in inputs.config.sections.get("probe", [])):
+        notes.append(
+            f"{joined(learned)} learned the labels of all train texts: where a probe gets a few of them, do not "
+            "compare it with methods that read text only."
+        )
     return list(dict.fromkeys(notes))
 
 
