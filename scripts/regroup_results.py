@@ -106,6 +106,10 @@ def read_runs(
             result = TaskResult.from_dict(with_groups(cell["result"], page, grouped=grouped))
             job = StoredJob(place, cell["identity"]["model"])
             runs.setdefault((str(place.method), str(place.task)), []).append(JobResult(job, result))  # type: ignore[arg-type]
+    for key, found in runs.items():
+        places = [run.job.place for run in found]
+        if len(set(places)) < len(places):
+            raise ValueError(f"{page}: cells of another version of the study are among those of {key}; leave them out")
     return {key: sorted(found, key=lambda run: run.job.place.seed) for key, found in runs.items()}
 
 

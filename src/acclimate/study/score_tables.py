@@ -60,9 +60,9 @@ def prompt_table(found: Iterable[Sequence[JobResult[Any]]]) -> ReportTable:
 
 
 REFERENCES = (
-    "Scores in percent of what every fine-tuned model is compared with: BM25, chance, the same model before it was "
-    "trained on the task or with cut vectors, or the first stage of a reranker. Means over seeds; the interval of the "
-    "difference is over test items, for the first seed."
+    "Scores in percent of what every fine-tuned model is compared with: BM25, alone or fused with the model (hybrid), "
+    "chance, the same model before it was trained on the task or with cut vectors, or the first stage of a reranker. "
+    "Means over seeds; the interval of the difference is over test items, for the first seed."
 )
 
 
