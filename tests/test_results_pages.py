@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.study_files import skip_if_parts_are_missing, spelled_today
 
 RESULTS = sorted(path.parent.name for path in PAGES.glob("*/results.json"))
 STUDIES = [name for name in RESULTS if (PAGES / name / "study.yaml").exists()]
-CITATIONS = r"L2-SP|95 %|Eq\. \d+|Tables? \d( and \d)?|F1|EMNLP \d+|ACL \d+"
+CITATIONS = r"L2-SP|95 %|Eq\. \d+|Tables? \d( and \d)?|F1|BM25|nDCG@10|EMNLP \d+|ACL \d+"
 
 
 def prose(text: str) -> str:
@@ -90,6 +91,12 @@ def test_the_results_are_those_of_the_study_file(name):
     assert str(ROOT) not in json.dumps(used) and str(Path.home()) not in json.dumps(used)
 
 
+def gain_of_one_passage(gold, predicted):
+    """The mean nDCG@10 of queries with one relevant passage each, whose best possible gain is 1."""
+    ranks = [[*ranked, *relevant].index(*relevant) + 1 for relevant, ranked in zip(gold, predicted, strict=True)]
+    return np.mean([1 / np.log2(rank + 1) if rank <= 10 else 0 for rank in ranks])
+
+
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in PAGES.glob("*/cells.tar.xz")))
 def test_results_can_be_computed_from_the_cells(name):
     """A score, its difference to the base model and changes of loss, with scikit-learn and sums."""
@@ -98,27 +105,28 @@ def test_results_can_be_computed_from_the_cells(name):
     with tarfile.open(file) as archive:
         cells = [json.load(archive.extractfile(member)) for member in archive if member.isfile()]
     results = StudyResults.load(PAGES / name / "results.json")
-    method = next(row.method for row in results.adaptations if row.method != results.baseline)
-    compared = [row for row in results.scores if row.method == method and row.metric == "macro_f1" and row.comparison]
+    method = next(row.method for row in results.adaptations if row.method != results.baseline and not row.head)
+    measures = {"macro_f1": partial(f1_score, average="macro", zero_division=0), "ndcg@10": gain_of_one_passage}
+    compared = [row for row in results.scores if row.method == method and row.metric in measures and row.comparison]
     row = next(iter(compared), None)
     model = row.model if row else results.models[0]
     cells = [cell for cell in cells if cell["place"].get("model") in (None, model)]
 
-    def macro_f1(method, seed):
+    def score(method, seed):
         (cell,) = [
             cell["result"]
             for cell in cells
             if cell["kind"] in ("finetune", "distill", "quick")
             and (cell["place"]["method"], cell["place"]["task"], cell["place"]["seed"]) == (method, row.task, seed)
         ]
-        return f1_score(cell["gold"], cell["predicted"], average="macro", zero_division=0)
+        return measures[row.metric](cell["gold"], cell["predicted"])
 
     if row is not None:
-        ours, base = ([macro_f1(which, seed) for seed in row.seeds] for which in (method, results.baseline))
-        assert np.mean(ours) == pytest.approx(row.summaries["macro_f1"].mean, abs=1e-9)
+        ours, base = ([score(which, seed) for seed in row.seeds] for which in (method, results.baseline))
+        assert np.mean(ours) == pytest.approx(row.summaries[row.metric].mean, abs=1e-9)
         assert np.mean(ours) - np.mean(base) == pytest.approx(row.comparison.difference, abs=1e-9)
     assert row is not None or not results.scores
-    for text in ("domain", "general"):
+    for text in dict.fromkeys(loss.text for loss in results.losses):
         rows = [row for row in results.losses if row.method == method and row.model == model]
         change = next(row for row in rows if row.text == text)
         domains = [change.domain] if text == "domain" else [change.domain, None]  # measured once before
