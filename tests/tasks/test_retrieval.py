@@ -24,6 +24,7 @@ from acclimate.cli.main import app
 from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.evaluation.retrieval import (
+    Bm25,
     compare_rankings,
     fuse_rankings,
     rank_with_bm25,
@@ -293,10 +294,12 @@ def test_documents_are_embedded_once_for_all_splits_and_again_after_a_step(beir,
 
 def test_rankings_are_fused_by_reciprocal_ranks():
     """b: 1/62 + 1/61 > a: 1/61 + 1/63 > d: 1/62 > c: 1/63; neither sums of ranks nor counts give this order."""
-    assert fuse_rankings([["a", "b", "c"], []], [["b", "d", "a"], ["z"]]) == [["b", "a", "d", "c"], ["z"]]
-    assert fuse_rankings([["a", "b"]], [["b", "a"]], depth=1) == [["a"]]  # a tie
+    fused = fuse_rankings([["a", "b", "c"], []], [["b", "d", "a"], ["z"]])
+    assert [*map(list, fused)] == [["b", "a", "d", "c"], ["z"]] and fused[0]["a"] == pytest.approx(1 / 61 + 1 / 63)
+    assert [*map(list, fuse_rankings([["a", "b"]], [["b", "a"]], depth=1))] == [["a"]]  # a tie
     # third in both is better than first in one: 2/63 > 1/61, with a small constant it is not
-    assert fuse_rankings([["a", "b", "c"]], [["d", "e", "c"]])[0][0] == "c"
+    assert fuse_rankings([["a", "b", "c"]], [["d", "e", "c"]])[0]["c"] == 2 / 63
+    assert next(iter(fuse_rankings([["a", "b", "c"]], [["d", "e", "c"]])[0])) == "c"
     with pytest.raises(ValueError, match="shorter"):
         fuse_rankings([["a"]], [])
 
@@ -363,6 +366,28 @@ def test_a_row_that_is_a_passage_is_left_out_of_its_own_ranking(tiny_bert, tmp_p
     every = {row["_id"] for row in passages}
     assert found == [every - {f"d{n}"} for n in range(3)] + [every] * 3
     assert "3 of 6 rows are passages" in caplog.text
+
+
+def test_predictions_are_ranked_as_the_hybrid_that_is_measured(beir, tiny_bert, tmp_path, monkeypatch):
+    """The fused scores of `predict --hybrid` in small batches, next to what fine-tuning measures."""
+    result = finetune(tiny_bert, beir, out=tmp_path / "out", epochs=0, **QUICK)
+    task = load_task(beir)
+    passages = [{"id": key, "text": text} for key, text in task.documents.items()]
+    rows, built = [{"text": query.text} for query in task.test], []
+    build = Bm25.__init__
+    monkeypatch.setattr(Bm25, "__init__", lambda self, documents: built.append(1) or build(self, documents))
+    given = {"passages": passages, "top": 100, "progress": False}
+    found = predict(tmp_path / "out", rows, None, hybrid=True, **given).rows
+    assert built == [1]  # once for all batches
+    gold = [{passage.id: passage.grade for passage in query.relevant} for query in task.test]
+    ranked = [[entry["id"] for entry in row["ranking"]] for row in found]
+    measured = result.metrics["references"]["hybrid"]["ndcg@10"]
+    assert retrieval_metrics(gold, ranked)["ndcg@10"] == pytest.approx(measured) != result.metrics["ndcg@10"]
+    scores = [[entry["score"] for entry in row["ranking"]] for row in found]
+    assert all(list(row) == sorted(row, reverse=True) and row[0] <= 2 / 61 for row in scores)
+    assert predict(tmp_path / "out", rows, None, **given).rows != found
+    with pytest.raises(UserError, match="'hybrid' ranks passages"):
+        predict(tmp_path / "out", rows, None, hybrid=True, progress=False)
 
 
 def test_what_does_not_apply_is_an_error(beir, tiny_bert, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,40 +92,55 @@ def compare_rankings(
     return {**retrieval_metrics(gold, other), "difference": interval.as_dict()}
 
 
+class Bm25:
+    """An index of documents (k1 = 1.5, b = 0.75, the variant of Lucene; English stop words are left out)."""
+
+    def __init__(self, documents: Mapping[str, str]) -> None:
+        """Index documents.
+
+        Args:
+            documents: Texts by id.
+
+        Raises:
+            UserError: If ``bm25s`` is not installed.
+        """
+        try:
+            import bm25s
+        except ImportError as error:
+            raise UserError("BM25 needs bm25s: pip install 'acclimate[embeddings]'.") from error
+        self.ids, self.ranks = list(documents), content_ranks(documents.values())
+        self.tokenize, self.index = partial(bm25s.tokenize, show_progress=False), bm25s.BM25()
+        self.index.index(self.tokenize(list(documents.values())), show_progress=False)
+
+    def rank(self, queries: Sequence[str], depth: int = DEPTH, own: Sequence[str | None] = ()) -> list[list[str]]:
+        """Rank the documents.
+
+        Args:
+            queries: The queries.
+            depth: Number of documents to rank.
+            own: For each query, the id of the document that it is itself, which is left out.
+
+        Returns:
+            For each query the ids of documents that share a word with it, the best first.
+        """
+        ids, ranked = self.ids, list[list[str]]()
+        words = self.tokenize(list(queries), return_ids=False)
+        for asked, itself in zip(words, own or [None] * len(queries), strict=True):
+            scores = self.index.get_scores(asked) if asked else np.zeros(len(ids))
+            (places,) = top_positions(scores[None], self.ranks, depth + (itself is not None))
+            found = [ids[place] for place in places.tolist() if scores[place] > 0 and ids[place] != itself]
+            ranked.append(found[:depth])
+        return ranked
+
+
 def rank_with_bm25(
     documents: Mapping[str, str], queries: Sequence[str], depth: int = DEPTH, own: Sequence[str | None] = ()
 ) -> list[list[str]]:
-    """Rank documents with BM25 (k1 = 1.5, b = 0.75, the variant of Lucene; English stop words are left out).
-
-    Args:
-        documents: Texts by id.
-        queries: The queries.
-        depth: Number of documents to rank.
-        own: For each query, the id of the document that it is itself, which is left out.
-
-    Returns:
-        For each query the ids of documents that share a word with it, the best first.
-
-    Raises:
-        UserError: If ``bm25s`` is not installed.
-    """
-    try:
-        import bm25s
-    except ImportError as error:
-        raise UserError("BM25 needs bm25s: pip install 'acclimate[embeddings]'.") from error
-    quiet, ids = {"show_progress": False}, list(documents)
-    index = bm25s.BM25()
-    index.index(bm25s.tokenize(list(documents.values()), **quiet), **quiet)
-    ranks, ranked = content_ranks(documents.values()), list[list[str]]()
-    words = bm25s.tokenize(list(queries), return_ids=False, **quiet)
-    for asked, itself in zip(words, own or [None] * len(queries), strict=True):
-        scores = index.get_scores(asked) if asked else np.zeros(len(ids))
-        (places,) = top_positions(scores[None], ranks, depth + (itself is not None))
-        ranked.append([ids[place] for place in places.tolist() if scores[place] > 0 and ids[place] != itself][:depth])
-    return ranked
+    """Rank documents by id with :class:`Bm25`."""
+    return Bm25(documents).rank(queries, depth, own)
 
 
-def fuse_rankings(*rankings: Sequence[Sequence[str]], depth: int = DEPTH) -> list[list[str]]:
+def fuse_rankings(*rankings: Sequence[Sequence[str]], depth: int = DEPTH) -> list[dict[str, float]]:
     """Fuse rankings by reciprocal ranks (Cormack et al., SIGIR 2009): the sum of 1 / (60 + rank) over those with it.
 
     Args:
@@ -132,16 +148,16 @@ def fuse_rankings(*rankings: Sequence[Sequence[str]], depth: int = DEPTH) -> lis
         depth: Number of documents to rank.
 
     Returns:
-        For each query the ids of documents, the best first.
+        For each query the sums by id, the best first.
 
     Raises:
         ValueError: If the numbers of queries differ.
     """
-    fused = list[list[str]]()
+    fused = list[dict[str, float]]()
     for ranked in zip(*rankings, strict=True):
-        scores = dict[str, float]()
+        sums = dict[str, float]()
         for ids in ranked:
             for rank, document in enumerate(ids, 1):
-                scores[document] = scores.get(document, 0.0) + 1 / (FUSION + rank)
-        fused.append(sorted(scores, key=lambda document: -scores[document])[:depth])
+                sums[document] = sums.get(document, 0.0) + 1 / (FUSION + rank)
+        fused.append(dict(sorted(sums.items(), key=lambda entry: -entry[1])[:depth]))
     return fused

@@ -29,6 +29,7 @@ from acclimate.data.rows import LeftOut, Row, column_names, join_columns
 from acclimate.data.task_kinds import READ_ALIKE, TASK_KINDS, check_fixed_texts, open_source
 from acclimate.data.writing import check_table_name, write_rows
 from acclimate.engine.distributed import ProcessGroup
+from acclimate.evaluation.retrieval import Bm25
 from acclimate.evaluation.significance import Interval, bootstrap_intervals, paired_bootstrap
 from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.results.display import Displayed, data_frame
@@ -340,6 +341,7 @@ def predict(options: PredictOptions) -> PredictResult:
             left = LeftOut("passages", what="table of")
             predictor.passages = {key: own.edits(text) for key, text in read_passages(passages, left).items()}
             predictor.top = options.top
+            predictor.bm25 = Bm25(predictor.passages) if options.hybrid else None
         examples = predictor.read(read, own)
         if not any(example is not None for example in examples):
             raise UserError(f"None of the {len(rows):,} rows has a text; name its column with --text-column.")
@@ -384,6 +386,8 @@ def _check_output(options: PredictOptions) -> Path | None:
 
 def _load(model: str | Path, options: PredictOptions) -> Any:
     """Load a model as a predictor; only a sentence encoder may have passages."""
+    if options.hybrid and options.passages is None:
+        raise UserError("'hybrid' ranks passages: give them with --passages FILE.")
     predictor = load_predictor(model, options.max_length)
     if options.passages is not None and not predictor.ranks:
         raise UserError(f"'passages' is for sentence encoders, and '{model}' is none; remove it.")

@@ -63,6 +63,7 @@ class PredictOptions(ReadingOptions):
         ),
     ] = None
     top: Annotated[Size, Option("Passages per query.", DATA)] = 10
+    hybrid: Annotated[bool, Option("Fuse the ranking of passages with BM25's, by reciprocal ranks.", DATA)] = False
     max_length: Annotated[
         Size | None,
         Option("Maximum tokens per text, or per window of a passage.", DATA, default="as in the fine-tuning"),

@@ -29,6 +29,7 @@ from acclimate.evaluation.embeddings import (
 )
 from acclimate.evaluation.retrieval import (
     DEPTH,
+    Bm25,
     compare_rankings,
     fuse_rankings,
     rank_with_bm25,
@@ -148,6 +149,7 @@ class RankingPredictor(Predictor):
     Attributes:
         passages: The passages by id; without any, rows are pairs.
         top: Number of passages per query.
+        bm25: An index of the passages, with which rankings are fused, or None.
     """
 
     main: ClassVar[str] = "ranking"
@@ -157,6 +159,7 @@ class RankingPredictor(Predictor):
         super().__init__(head)
         self.passages: dict[str, str] = {}
         self.top = 10
+        self.bm25: Bm25 | None = None
 
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[tuple[str, str | None] | None]:
         """Return the query of each row with the id of the passage that it is itself, if any, or its pair of texts.
@@ -189,14 +192,18 @@ class RankingPredictor(Predictor):
         return key if f". {self.passages.get(key, '')}".endswith(f". {text}") else None
 
     def answer(self, examples: Sequence[tuple[str, str | None]], precision: Precision) -> list[Answer]:
-        """Return the best passages for each query with their similarities, or the similarity of each pair."""
+        """Return the best passages for each query with their similarities or fused scores, or that of each pair."""
         if not self.passages:
             scores = self.head.similarity(*([*texts] for texts in zip(*examples, strict=True)))
             return [Answer({"score": score}, score) for score in scores]
-        ids, similar = self.head.rank(self.passages, [text for text, _ in examples], own=[own for _, own in examples])
+        queries, own = [text for text, _ in examples], [own for _, own in examples]
+        ids, similar = self.head.rank(self.passages, queries, own=own)
+        scored = [dict(zip(keys, scores, strict=True)) for keys, scores in zip(ids, similar, strict=True)]
+        if self.bm25 is not None:
+            scored = fuse_rankings(ids, self.bm25.rank(queries, own=own))
         found = []
-        for keys, scores in zip(ids, similar, strict=True):
-            ranked = [{"id": key, "score": score} for key, score in zip(keys, scores, strict=True)][: self.top]
+        for scores in scored:
+            ranked = [{"id": key, "score": score} for key, score in scores.items()][: self.top]
             found.append(Answer({"ranking": ranked}, [entry["id"] for entry in ranked]))
         return found
 
@@ -271,7 +278,7 @@ class RetrievalLearner(Learner):
         self, queries: Sequence[Query], predicted: Sequence[Sequence[str]]
     ) -> Iterator[tuple[str, list[list[str]]]]:
         """Yield further rankings that those of the model are compared with, each with its name."""
-        yield "hybrid", fuse_rankings(predicted, self._bm25 or [])
+        yield "hybrid", [list(sums) for sums in fuse_rankings(predicted, self._bm25 or [])]
         for size in self.dimensions:
             yield f"{size} dimensions", self._rank(queries, size)[0]
 
