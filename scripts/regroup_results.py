@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -76,9 +77,17 @@ class StoredAdaptation:
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
-    """Return the stored jobs of a page."""
+    """Return the stored jobs of a page.
+
+    Raises:
+        ValueError: If two have the same place in the study, so that one is of another version of it.
+    """
     with tarfile.open(folder / "cells.tar.xz") as archive:
-        return [json.load(archive.extractfile(member)) for member in archive if member.isfile()]  # type: ignore[arg-type]
+        cells = [json.load(archive.extractfile(member)) for member in archive if member.isfile()]  # type: ignore[arg-type]
+    places = Counter((cell["kind"], json.dumps(cell["place"], sort_keys=True)) for cell in cells)
+    if twice := [place for place, count in places.items() if count > 1]:
+        raise ValueError(f"{folder.name}: two versions of {len(twice)} jobs, such as {twice[0]}; keep the last")
+    return cells
 
 
 @cache
@@ -106,10 +115,6 @@ def read_runs(
             result = TaskResult.from_dict(with_groups(cell["result"], page, grouped=grouped))
             job = StoredJob(place, cell["identity"]["model"])
             runs.setdefault((str(place.method), str(place.task)), []).append(JobResult(job, result))  # type: ignore[arg-type]
-    for key, found in runs.items():
-        places = [run.job.place for run in found]
-        if len(set(places)) < len(places):
-            raise ValueError(f"{page}: cells of another version of the study are among those of {key}; leave them out")
     return {key: sorted(found, key=lambda run: run.job.place.seed) for key, found in runs.items()}
 
 

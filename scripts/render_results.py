@@ -216,7 +216,7 @@ def render(folder: Path) -> str:
     for name in OTHERS:
         file = folder / f"{name}.json"
         extras[name] = template_values(read_results(file)) if file.exists() else None
-    extras["advice"] = read_json_object(folder / "advice.json")
+    extras |= {name: read_json_object(folder / f"{name}.json") for name in ("advice", "hybrid")}
     extras["rivals"] = (read_json_object(PAGES / "rivals.json") or {}).get(folder.name)
     extras["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from scripts.regroup_results import read_cells
 from scripts.render_results import PAGES, ROOT, above_curve, read_results, relative, render, template_values
 from sklearn.metrics import f1_score
 
@@ -95,6 +96,19 @@ def gain_of_one_passage(gold, predicted):
     """The mean nDCG@10 of queries with one relevant passage each, whose best possible gain is 1."""
     ranks = [[*ranked, *relevant].index(*relevant) + 1 for relevant, ranked in zip(gold, predicted, strict=True)]
     return np.mean([1 / np.log2(rank + 1) if rank <= 10 else 0 for rank in ranks])
+
+
+def test_cells_of_two_versions_of_a_study_are_an_error(tmp_path):
+    """Otherwise rows would be computed from both, and differ from the page."""
+    for name, seeds in (("one", (0, 1)), ("two", (0, 0))):
+        with tarfile.open(tmp_path / "cells.tar.xz", "w:xz") as archive:
+            for number, seed in enumerate(seeds):
+                (tmp_path / "job").write_text(json.dumps({"kind": "finetune", "place": {"seed": seed}}))
+                archive.add(tmp_path / "job", f"jobs/{number}.json")
+        if name == "one":
+            assert len(read_cells(tmp_path)) == 2
+    with pytest.raises(ValueError, match="two versions of 1 jobs"):
+        read_cells(tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in PAGES.glob("*/cells.tar.xz")))

@@ -108,7 +108,7 @@ def test_few_labels_after_a_method_that_learned_all_have_a_note(probed):
     def notes(method, levels):
         return " ".join(limit_notes(read({**probed, "methods": [method], "probe": {"labels_per_class": levels}})))
 
-    assert "'selective' learned the labels of all train texts" in notes("selective", LEVELS)
+    assert "'selective' learned all labels" in notes("selective", LEVELS)
     assert "learned" not in notes("selective", ["all"]) + notes("mlm", LEVELS)
 
 

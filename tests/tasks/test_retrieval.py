@@ -368,7 +368,7 @@ def test_a_row_that_is_a_passage_is_left_out_of_its_own_ranking(tiny_bert, tmp_p
     assert "3 of 6 rows are passages" in caplog.text
 
 
-def test_predictions_are_ranked_as_the_hybrid_that_is_measured(beir, tiny_bert, tmp_path, monkeypatch):
+def test_predictions_are_ranked_as_the_hybrid_that_is_measured(beir, tiny_bert, tmp_path, monkeypatch, caplog):
     """The fused scores of `predict --hybrid` in small batches, next to what fine-tuning measures."""
     result = finetune(tiny_bert, beir, out=tmp_path / "out", epochs=0, **QUICK)
     task = load_task(beir)
@@ -385,7 +385,10 @@ def test_predictions_are_ranked_as_the_hybrid_that_is_measured(beir, tiny_bert, 
     assert retrieval_metrics(gold, ranked)["ndcg@10"] == pytest.approx(measured) != result.metrics["ndcg@10"]
     scores = [[entry["score"] for entry in row["ranking"]] for row in found]
     assert all(list(row) == sorted(row, reverse=True) and row[0] <= 2 / 61 for row in scores)
-    assert predict(tmp_path / "out", rows, None, **given).rows != found
+    alone = predict(tmp_path / "out", rows, None, **given).rows
+    assert [[entry["id"] for entry in row["ranking"]] for row in alone] != ranked
+    other = predict(tmp_path / "out", [{"text": "qqq"}], None, passages=[{"id": "a", "text": "the of"}], hybrid=True)
+    assert [entry["id"] for entry in other.rows[0]["ranking"]] == ["a"] and "BM25 finds no passage" in caplog.text
     with pytest.raises(UserError, match="'hybrid' ranks passages"):
         predict(tmp_path / "out", rows, None, hybrid=True, progress=False)
 
@@ -774,6 +777,8 @@ def test_a_reranker_improves_what_its_first_stage_finds(reranker, tmp_path, monk
     rows = [{"query": query.text} for query in task.test]
     found = predict(out, rows, None, passages=passages, text_column="query", progress=False).rows
     assert [[one["id"] for one in row["ranking"]] for row in found] == [ranked[:10] for ranked in result.predicted]
+    with pytest.raises(UserError, match="'hybrid' is for encoders"):
+        predict(out, rows, None, passages=passages, text_column="query", hybrid=True, progress=False)
     pairs = [{"query": query.text, "passage": query.relevant[0].text} for query in task.test[:3]]
     scores = [row["score"] for row in predict(out, pairs, None, progress=False).rows]
     theirs = model.predict([(row["query"], row["passage"]) for row in pairs])

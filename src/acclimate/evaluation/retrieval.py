@@ -110,7 +110,10 @@ class Bm25:
             raise UserError("BM25 needs bm25s: pip install 'acclimate[embeddings]'.") from error
         self.ids, self.ranks = list(documents), content_ranks(documents.values())
         self.tokenize, self.index = partial(bm25s.tokenize, show_progress=False), bm25s.BM25()
-        self.index.index(self.tokenize(list(documents.values())), show_progress=False)
+        words = self.tokenize(list(documents.values()))
+        self.empty = not words.vocab
+        if not self.empty:
+            self.index.index(words, show_progress=False)
 
     def rank(self, queries: Sequence[str], depth: int = DEPTH, own: Sequence[str | None] = ()) -> list[list[str]]:
         """Rank the documents.
@@ -126,7 +129,7 @@ class Bm25:
         ids, ranked = self.ids, list[list[str]]()
         words = self.tokenize(list(queries), return_ids=False)
         for asked, itself in zip(words, own or [None] * len(queries), strict=True):
-            scores = self.index.get_scores(asked) if asked else np.zeros(len(ids))
+            scores = self.index.get_scores(asked) if asked and not self.empty else np.zeros(len(ids))
             (places,) = top_positions(scores[None], self.ranks, depth + (itself is not None))
             found = [ids[place] for place in places.tolist() if scores[place] > 0 and ids[place] != itself]
             ranked.append(found[:depth])

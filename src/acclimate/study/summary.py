@@ -175,7 +175,7 @@ def limit_notes(inputs: StudyInputs) -> list[str]:
     learned = [f"'{label}'" for label, method in inputs.methods.items() if method.learns_labels]
     if learned and any(set(probe.labels_per_class) != {ALL} for probe in inputs.config.sections.get("probe", [])):
         notes.append(
-            f"{joined(learned)} learned the labels of all train texts: where a probe gets a few of them, do not "
+            f"{joined(learned)} learned all labels that fine-tuning gets: where a probe gets a few of them, do not "
             "compare it with methods that read text only."
         )
     return list(dict.fromkeys(notes))

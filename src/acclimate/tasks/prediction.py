@@ -29,7 +29,6 @@ from acclimate.data.rows import LeftOut, Row, column_names, join_columns
 from acclimate.data.task_kinds import READ_ALIKE, TASK_KINDS, check_fixed_texts, open_source
 from acclimate.data.writing import check_table_name, write_rows
 from acclimate.engine.distributed import ProcessGroup
-from acclimate.evaluation.retrieval import Bm25
 from acclimate.evaluation.significance import Interval, bootstrap_intervals, paired_bootstrap
 from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.results.display import Displayed, data_frame
@@ -341,7 +340,8 @@ def predict(options: PredictOptions) -> PredictResult:
             left = LeftOut("passages", what="table of")
             predictor.passages = {key: own.edits(text) for key, text in read_passages(passages, left).items()}
             predictor.top = options.top
-            predictor.bm25 = Bm25(predictor.passages) if options.hybrid else None
+            if options.hybrid:
+                predictor.fuse_with_bm25()
         examples = predictor.read(read, own)
         if not any(example is not None for example in examples):
             raise UserError(f"None of the {len(rows):,} rows has a text; name its column with --text-column.")

@@ -187,6 +187,16 @@ class RankingPredictor(Predictor):
         texts = read_texts(rows, replace(options, text_column=pair["query"], pair_column=pair["passage"]))
         return [found if found and (found[1] or "").strip() else None for found in texts]
 
+    def fuse_with_bm25(self) -> None:
+        """Fuse rankings of the passages with BM25's.
+
+        Raises:
+            UserError: If the model is a reranker.
+        """
+        if isinstance(self.head, Reranker):
+            raise UserError("'hybrid' is for encoders, and a reranker reads what a first stage finds; remove it.")
+        self.bm25 = Bm25(self.passages)
+
     def _own(self, key: str, text: str) -> str | None:
         """Return the id of a row if the passage of that id has its text, perhaps after a title."""
         return key if f". {self.passages.get(key, '')}".endswith(f". {text}") else None
@@ -200,7 +210,10 @@ class RankingPredictor(Predictor):
         ids, similar = self.head.rank(self.passages, queries, own=own)
         scored = [dict(zip(keys, scores, strict=True)) for keys, scores in zip(ids, similar, strict=True)]
         if self.bm25 is not None:
-            scored = fuse_rankings(ids, self.bm25.rank(queries, own=own))
+            with_words = self.bm25.rank(queries, own=own)
+            if not any(with_words):
+                warn_once("BM25 finds no passage for these queries, so their ranking is the model's alone.")
+            scored = fuse_rankings(ids, with_words)
         found = []
         for scores in scored:
             ranked = [{"id": key, "score": score} for key, score in scores.items()][: self.top]
