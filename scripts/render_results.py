@@ -149,7 +149,8 @@ def sections(results: StudyResults) -> dict[str, str]:
 
 
 def estimate(found: Any, factor: float, digits: int = 1) -> str:
-    """Return a difference with its interval in brackets, multiplied by a factor."""
+    """Return a difference with its interval in brackets, multiplied by a factor (an object or a dictionary)."""
+    found = SimpleNamespace(**found) if isinstance(found, dict) else found
     return f"{signed(factor * found.difference, digits)} ({interval_text(found, factor, digits)})"
 
 

@@ -116,8 +116,7 @@ def test_results_can_be_computed_from_the_cells(name):
     """A score, its difference to the base model and changes of loss, with scikit-learn and sums."""
     file = PAGES / name / "cells.tar.xz"
     assert file.stat().st_size < 2e6
-    with tarfile.open(file) as archive:
-        cells = [json.load(archive.extractfile(member)) for member in archive if member.isfile()]
+    cells = read_cells(PAGES / name)
     results = StudyResults.load(PAGES / name / "results.json")
     method = next(row.method for row in results.adaptations if row.method != results.baseline and not row.head)
     measures = {"macro_f1": partial(f1_score, average="macro", zero_division=0), "ndcg@10": gain_of_one_passage}

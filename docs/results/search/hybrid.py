@@ -27,9 +27,8 @@ if __name__ == "__main__":
         method: found for (method, _), found in read_runs(read_cells(HERE), HERE.name, seeds, grouped=True).items()
     }
     words = rank_with_bm25(dict(task.documents), [query.text for query in task.test])
-    assert [{passage.id: passage.grade for passage in query.relevant} for query in task.test] == runs["none"][
-        0
-    ].result.gold
+    gold = [{passage.id: passage.grade for passage in query.relevant} for query in task.test]
+    assert gold == runs["none"][0].result.gold
 
     def fused(method: str) -> list[Any]:
         """Return the runs of a method with their rankings fused."""
@@ -39,11 +38,12 @@ if __name__ == "__main__":
             made.append(run._replace(result=replace(run.result, predicted=ranked)))
         return made
 
+    hybrids = {method: fused(method) for method in runs}
     alone = [run._replace(result=replace(run.result, predicted=words)) for run in runs["none"]]
     compared = {
         method: {
-            "fused, from none fused": (fused(method), fused("none")),
-            "fused, from bm25": (fused(method), alone),
+            "fused, from none fused": (hybrids[method], hybrids["none"]),
+            "fused, from bm25": (hybrids[method], alone),
             "alone, from bm25": (runs[method], alone),
         }
         for method in runs

@@ -1,4 +1,4 @@
-"""Metrics of ranked documents, and the ranking of BM25, alone or fused with that of a model: the lines to beat."""
+"""Metrics of ranked documents, and the ranking of BM25, alone or fused with a model's ranking: the lines to beat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("ndcg@10", "mrr@10", "recall@100")
 DEPTH = 100
 """Number of documents that are ranked."""
 FUSION = 60
-"""Constant of reciprocal rank fusion, that of the paper."""
+"""Constant of reciprocal rank fusion, as in the paper."""
 
 
 def ranking_scores(relevant: Mapping[str, float], ranked: Sequence[str]) -> dict[str, float]:

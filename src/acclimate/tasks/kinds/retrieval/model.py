@@ -202,7 +202,7 @@ class RankingPredictor(Predictor):
         return key if f". {self.passages.get(key, '')}".endswith(f". {text}") else None
 
     def answer(self, examples: Sequence[tuple[str, str | None]], precision: Precision) -> list[Answer]:
-        """Return the best passages for each query with their similarities or fused scores, or that of each pair."""
+        """Return the best passages for each query with their scores, or the similarity of each pair."""
         if not self.passages:
             scores = self.head.similarity(*([*texts] for texts in zip(*examples, strict=True)))
             return [Answer({"score": score}, score) for score in scores]
