@@ -35,7 +35,7 @@ from acclimate.merging.base import MERGES
 from acclimate.models.adapters import ADAPTERS
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.parts.masking.base import Strategy
-from acclimate.results.scores import UNANSWERED
+from acclimate.results.scores import NO_DIFFERENCE, UNANSWERED
 from acclimate.results.study import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -145,14 +145,18 @@ def measure(results: StudyResults, label: str) -> list[dict[str, Any]]:
 
 
 def summarize(found: list[dict[str, Any]]) -> str:
-    """Return on how many tasks, or else sequences or texts, a row is better or worse: its interval excludes 0."""
+    """Return on how many tasks, or else sequences or texts, a row is better or worse.
+
+    Its interval excludes 0, and if it is one of several comparisons, it is significant after their correction, too.
+    """
     for key, sign in (("task", 1), ("sequence", -1), ("text", -1)):  # a loss is better if it is lower
         rows = [row for row in found if key in row]
         if rows and all(row["verdict"] in UNANSWERED for row in rows):
             return f"no verdict on {len(rows)} {key}{'s' * (len(rows) != 1)}"
         if rows:
-            better = sum(row["low"] > 0 if sign > 0 else row["high"] < 0 for row in rows)
-            worse = sum(row["high"] < 0 if sign > 0 else row["low"] > 0 for row in rows)
+            known = [row for row in rows if row["verdict"] != NO_DIFFERENCE]
+            better = sum(row["low"] > 0 if sign > 0 else row["high"] < 0 for row in known)
+            worse = sum(row["high"] < 0 if sign > 0 else row["low"] > 0 for row in known)
             return f"better on {better}, worse on {worse} of {len(rows)} {key}{'s' * (len(rows) != 1)}"
     return ""
 

@@ -65,6 +65,14 @@ def test_verdicts_and_tables_are_those_of_the_results(compute):
     assert not stale, "run `make docs`"
 
 
+def test_a_verdict_counts_what_is_shown_after_correction():
+    shown = {"task": "topic", "low": 0.01, "high": 0.03, "verdict": "helped"}
+    lost = {**shown, "verdict": "no difference shown"}
+    hurt = {**shown, "low": -0.03, "high": -0.01, "verdict": "hurt"}
+    assert render_papers.summarize([shown, lost, hurt]) == "better on 1, worse on 1 of 3 tasks"
+    assert render_papers.summarize([lost]) == "better on 0, worse on 0 of 1 task"
+
+
 def find_tests(folders):
     """Return the files of the tests that name something in a folder, and of those that read all of them."""
     parts = {folder.name for folder in folders}
