@@ -208,8 +208,10 @@ def compare_losses(ours: Mapping[Any, TextLoss], theirs: Mapping[Any, TextLoss])
 
     Args:
         ours: Losses by adaptation seed.
-        theirs: The same of the rival.
+        theirs: The same of the rival; of the base model, one for all seeds.
     """
+    if set(theirs) == {None}:
+        theirs = dict.fromkeys(ours, theirs[None])
     seeds = [seed for seed in ours if seed in theirs]
     after, before = ([side[seed] for seed in seeds] for side in (ours, theirs))
     found = change_of_loss(after, before, before[0].token_counts(), len(seeds) < 2)

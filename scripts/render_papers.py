@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -105,8 +105,11 @@ def names_of(value: Any) -> set[str]:
     return {name for one in value or () for name in (names_of(one) if isinstance(value, list) else {str(one)})}
 
 
-def find_row(results: StudyResults, group: str, name: str) -> str | None:
-    """Return the label of the first row of a study that has an entry; None if there is none."""
+def find_row(results: StudyResults, group: str, name: str, known: Collection[str] = ()) -> str | None:
+    """Return the label of the first row of a study that has an entry; None if there is none.
+
+    The baseline of the study counts only if it is one of the rows with a ``known`` difference from a rival.
+    """
     if group == "methods":
         # The names in the study of the DGA paper have a prefix.
         found = [row.label for row in results.methods if row.name.removeprefix("mlm-") == name]
@@ -115,7 +118,7 @@ def find_row(results: StudyResults, group: str, name: str) -> str | None:
         key = SETTINGS[group]
         given = [(row, row.get(key) if key in row else (row.get("adapt") or {}).get(key)) for row in rows]
         found = [row.get("label") or row["name"] for row, value in given if name in names_of(value)]
-    return next((label for label in found if label != results.baseline), None)
+    return next((label for label in found if label != results.baseline or label in known), None)
 
 
 def measure(results: StudyResults, label: str) -> list[dict[str, Any]]:
@@ -167,12 +170,14 @@ def make_verdict(folder: Path) -> dict[str, Any]:
     rivals = against_rivals()
     for group, name, _ in entries(folder):
         for study, results in studies().items():
-            label = find_row(results, group, name)
-            if label is not None and (rows := measure(results, label)):
+            known = rivals.get(study, {})
+            label = find_row(results, group, name, known)
+            rows = [] if label is None else measure(results, label)
+            if label is not None and (rows or label in known):
                 base = {"rival": "naive" if "sequence" in results.rows else results.baseline, "differences": rows}
                 if base["rival"] != PLAIN:  # losses are compared with the base model in all studies
                     base["differences"] = [row for row in rows if "text" not in row]
-                against = rivals.get(study, {}).get(label, base)
+                against = known.get(label, base)
                 found.append(
                     {
                         "name": name, "study": study, "row": label, "rival": against["rival"],

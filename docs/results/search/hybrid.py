@@ -2,7 +2,8 @@
 
     PYTHONPATH=. python docs/results/search/hybrid.py
 
-The rankings are those in cells.tar.xz; the result is hybrid.json, next to this file.
+The rankings are those in cells.tar.xz; the result is hybrid.json, next to this file. The p-values of a column are
+corrected with Holm's method over its rows.
 """
 
 from dataclasses import replace
@@ -14,6 +15,7 @@ from scripts.regroup_results import read_cells, read_runs, rounded
 from acclimate.base.files import write_json
 from acclimate.data.task_kinds import load_task
 from acclimate.evaluation.retrieval import fuse_rankings, rank_with_bm25
+from acclimate.evaluation.significance import holm
 from acclimate.results.study import StudyResults
 from acclimate.study.summary import compare_runs
 
@@ -48,8 +50,18 @@ if __name__ == "__main__":
         }
         for method in runs
     }
-    rows = {
-        method: {name: rounded(compare_runs(*sides, metrics=[METRIC]).metrics[METRIC]) for name, sides in own.items()}
+    found = {
+        method: {name: compare_runs(*sides, metrics=[METRIC]).metrics[METRIC] for name, sides in own.items()}
         for method, own in compared.items()
+    }
+    for name in compared["none"]:
+        column = [
+            own[name] for own in found.values() if own[name].p is not None
+        ]  # none differs from itself by nothing
+        for one, p in zip(column, holm([one.p for one in column]), strict=True):
+            one.correct(p)
+    rows = {
+        method: {name: {**rounded(one), "p_holm": one.p_holm} for name, one in own.items()}
+        for method, own in found.items()
     }
     write_json(HERE / "hybrid.json", rows)
