@@ -191,6 +191,7 @@ def test_differences_from_rivals_are_those_of_the_published_means():
         results = StudyResults.load(PAGES / study / "results.json")
         scores = {(row.task, row.method): row for row in results.scores}
         losses = {(row.domain, row.text, row.method): row.nats for row in results.losses}
+        losses |= {(row.domain, row.text, "none"): row.before for row in results.losses}
         for method, found in rows.items():
             assert found["differences"], (study, method)
             for row in found["differences"]:
