@@ -218,7 +218,13 @@ def render(folder: Path) -> str:
         file = folder / f"{name}.json"
         extras[name] = template_values(read_results(file)) if file.exists() else None
     extras |= {name: read_json_object(folder / f"{name}.json") for name in ("advice", "hybrid")}
-    extras["rivals"] = (read_json_object(PAGES / "rivals.json") or {}).get(folder.name)
+    rivals = extras["rivals"] = (read_json_object(PAGES / "rivals.json") or {}).get(folder.name)
+
+    def apart(method: str, text: str, domain: str | None = None) -> str:
+        rows = (row for row in rivals[method]["differences"] if domain in (None, row["domain"]))
+        return estimate(next(row for row in rows if row.get("text") == text), 1, 3)
+
+    extras["apart"] = apart
     extras["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
