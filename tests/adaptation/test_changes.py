@@ -46,6 +46,20 @@ def test_general_text_is_measured_before_and_after(kind, texts):
     assert "Before and after" in card and sum("oss" in line for line in both.describe()) == 3
 
 
+@each("read", ["corpus", "replay", "sources", None])
+def test_general_text_that_is_read_is_said_to_show_no_forgetting(read, texts, caplog):
+    general, other = texts / "general.txt", texts / "heldout.txt"
+    more = {
+        "corpus": {"corpus": [other, general]},
+        "replay": {"replay": {other: 0.1, str(general): 0.1}},
+        "sources": {"sources": {"wiki": general}, "mix": {"fixed": {"domain": 1, "wiki": 1}}},
+    }.get(read, {"replay": other})
+    given = {"corpus": texts / "corpus.txt", "general": general, **OPTIONS} | more
+    caplog.clear()
+    adapt(save_tiny("llama", texts / "base"), out=texts / f"read-{read}", **given)
+    assert ("cannot show what is forgotten" in caplog.text) == (read is not None)
+
+
 @pytest.mark.slow
 def test_a_chat_model_answers_before_and_after_and_its_next_steps_are_its_own(texts, monkeypatch, capsys):
     base = save_tiny("llama", texts / "base", max_position_embeddings=512)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from acclimate.adaptation.replay_options import list_replayed
 from acclimate.adaptation.run import Feature, Run
 from acclimate.base.errors import UserError, first_line
 from acclimate.base.progress import print_message
@@ -48,6 +50,11 @@ class Changes(Feature):
         self.texts = {option: as_corpus(text, given) for option, text in texts.items() if text is not None}
         if self.instructions:
             check_answers(self.base)
+        if given.general is not None and _is_read(given):
+            log.warning(
+                "The training reads the general text, too, so its loss cannot show what is forgotten: give text that "
+                "is not read with --general."
+            )
 
     @classmethod
     def of(cls, run: Run) -> Changes | None:
@@ -78,6 +85,18 @@ class Changes(Feature):
             before, after = (measure_instructions(model)["followed"] for model in (self.base, folder))
             found = paired_bootstrap([1] * len(before), [after], [before], "accuracy")
             yield _change("instructions", "% followed", len(before), np.mean(before), np.mean(after), found, 100)
+
+
+def _is_read(given: Any) -> bool:
+    """Return whether training also reads a part of the general text, by name."""
+
+    def parts(text: Any) -> set[Any]:
+        several = text if isinstance(text, list | tuple) else [text]
+        return {os.path.abspath(one) if isinstance(one, str | Path) else id(one) for one in several}
+
+    texts = [given.corpus, *(given.sources or {}).values(), *(one.what for one in list_replayed(given.replay))]
+    general = parts(given.general)
+    return any(general & parts(text) for text in texts if text is not None)
 
 
 def _measure_losses(path: str | Path, texts: Sequence[Sequence[str]], length: int) -> list[dict[str, Any]]:

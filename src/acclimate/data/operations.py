@@ -2,8 +2,8 @@
 
 A selection keeps some of the documents, a transform makes new ones of them. A new operation needs one file with
 ``@SELECTIONS.register`` or ``@TRANSFORMS.register``: every module of ``acclimate.data.select`` and
-``acclimate.data.transform`` is imported when its registry is first read, and so is every entry point of the group of
-the same name of other packages.
+``acclimate.data.transform`` is imported when its registry is first read, and so is every entry point of the groups
+``acclimate.selections`` and ``acclimate.transforms`` of other packages.
 
 Documents are copied to a temporary file once and then read by position, so that memory does not grow with the text.
 The result of a chain of operations is a file of the cache that is named by the text and the operations.

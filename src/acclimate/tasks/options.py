@@ -373,8 +373,8 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
     task: Annotated[
         TaskLike | str | Path,
         Option(
-            "Task of classes, numbers or entities: a folder with train, test and perhaps dev files, one file, or "
-            "hf:NAME.",
+            "Task of classes, numbers, entities or choices: a folder with train, test and perhaps dev files, one "
+            "file, or hf:NAME.",
             DATA,
             study=False,
         ),
@@ -400,7 +400,7 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
             "What the student learns: which units are active (boundary), or softened predictions (kl).",
             METHOD,
             more="``kl`` is the paper's ablation (Table 6), and what entities and decoders can learn; for numbers it "
-            "is the squared distance. ``auto`` is ``boundary``, for entities ``kl``.",
+            "is the squared distance. ``auto`` is ``boundary``, for entities and choices ``kl``.",
         ),
     ] = "auto"
     epochs: Annotated[Size, Option("Passes over the train split, distillation and refinement together.")] = 10

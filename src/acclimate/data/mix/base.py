@@ -1,7 +1,7 @@
 """Interface and registry of mixes: rules that decide which share of the tokens comes from which source.
 
 A new mix needs one file with ``@register``: every module of ``acclimate.data.mix`` is imported when the registry is
-first read, and so is every entry point of the group ``acclimate.data.mix`` of other packages.
+first read, and so is every entry point of the group ``acclimate.mixes`` of other packages.
 
 A mix has no state. It is asked for weights with the whole history of the training, which is part of every checkpoint,
 so a resumed run continues with the weights that the interrupted one would have had.

@@ -1,7 +1,7 @@
 """Interface, base class and registry of masking strategies, and the default strategy.
 
 A new strategy needs one file with ``@register``: every module of ``acclimate.parts.masking`` is imported when the
-registry is first read, and so is every entry point of the group ``acclimate.parts.masking`` of other packages.
+registry is first read, and so is every entry point of the group ``acclimate.masking`` of other packages.
 """
 
 from __future__ import annotations
