@@ -34,7 +34,7 @@ from acclimate.parts.modules.new_rows import fit_map
 from acclimate.parts.objectives import Batch, BatchObjective, Objective, Outputs, PoolingHead, View, mean_pool
 from acclimate.parts.objectives import ClassificationHeads, Distillation, DrawnClassification
 from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling, TextContrast
-from acclimate.parts.objectives.base import mark_text_starts
+from acclimate.parts.objectives.base import Gates, mark_text_starts
 from acclimate.parts.objectives.contrast import Similarity, similarities
 from acclimate.parts.objectives.supervised import DrawnObjective, known_numbers
 from acclimate.parts.objectives.vocabulary import cross_entropy

@@ -329,7 +329,7 @@ class ProbeSettings:
 @register_verb(
     "probe",
     "acclimate.tasks.probing:probe",
-    example="acclimate finetune --model roberta-base --task ner/ --probe",
+    example="acclimate finetune --model roberta-base --task reviews.csv --probe",
     page="docs/data.md",
     cli=False,
 )

@@ -222,7 +222,7 @@ class MixtureOptions(TextOptions):
     max_length: MaxLength = 128
     settings: Annotated[
         dict[str, Any] | None,
-        Option("Option of the adaptations, such as adapter='lora rank=16' or batch_size=64.", TRAINING, flag="--set"),
+        Option("Option of the adaptations, such as adapter='lora r=16' or batch_size=64.", TRAINING, flag="--set"),
     ] = None
     seed: Annotated[Seed, Option("Random seed.")] = 0
     progress: Progress = True
