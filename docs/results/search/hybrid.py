@@ -8,6 +8,7 @@ corrected with Holm's method over its rows.
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from scripts.regroup_results import read_cells, read_runs, rounded
@@ -15,9 +16,8 @@ from scripts.regroup_results import read_cells, read_runs, rounded
 from acclimate.base.files import write_json
 from acclimate.data.task_kinds import load_task
 from acclimate.evaluation.retrieval import fuse_rankings, rank_with_bm25
-from acclimate.evaluation.significance import holm
 from acclimate.results.study import StudyResults
-from acclimate.study.summary import compare_runs
+from acclimate.study.summary import compare_runs, correct_for_multiple_comparisons
 
 HERE = Path(__file__).resolve().parent
 TASK, METRIC = "retrieval_restaurant", "ndcg@10"
@@ -55,11 +55,7 @@ if __name__ == "__main__":
         for method, own in compared.items()
     }
     for name in compared["none"]:
-        column = [
-            own[name] for own in found.values() if own[name].p is not None
-        ]  # none differs from itself by nothing
-        for one, p in zip(column, holm([one.p for one in column]), strict=True):
-            one.correct(p)
+        correct_for_multiple_comparisons([SimpleNamespace(comparison=own[name]) for own in found.values()])
     rows = {
         method: {name: {**rounded(one), "p_holm": one.p_holm} for name, one in own.items()}
         for method, own in found.items()

@@ -96,7 +96,7 @@ def _is_read(given: Any) -> bool:
 
     texts = [given.corpus, *(given.sources or {}).values(), *(one.what for one in list_replayed(given.replay))]
     general = parts(given.general)
-    return any(general & parts(text) for text in texts if text is not None)
+    return any(general & parts(text) for text in texts)
 
 
 def _measure_losses(path: str | Path, texts: Sequence[Sequence[str]], length: int) -> list[dict[str, Any]]:
