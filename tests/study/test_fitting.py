@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from functools import partial
@@ -145,6 +146,16 @@ def test_the_command_times_once_and_resumes(machine, folder, tmp_path, monkeypat
         assert code == 2 and message in err and len(err.splitlines()) == 1
     code, _, err = call(monkeypatch, capsys, "compare", out / "study.yaml", "--minutes", 9, "--out", out)
     assert code == 2 and "remove --minutes, or the file" in err
+
+
+def test_a_quick_study_of_a_long_corpus_can_be_made_to_fit(machine, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (folder / "cs.txt").write_text("".join(f"{number:06d} {'x' * 592}\n" for number in range(2_100)))
+    command = ["compare", "--model", "model", "--corpus", "cs.txt", "--task", "intent", "--quick", "--dry-run"]
+    code, said, err = call(monkeypatch, capsys, *command, "--minutes", 20, "--out", tmp_path / "out")
+    assert code == 0 and "20 minutes are enough for the whole study" in " ".join(said.split()), err
+    code, said, err = call(monkeypatch, capsys, *command, "--minutes", 8, "--out", tmp_path / "out")
+    assert code == 0 and re.search(r"To fit into 8 minutes: .*\d tokens", " ".join(said.split())), said
 
 
 def test_a_quick_answer_says_so_and_the_full_one_follows_in_the_same_folder(

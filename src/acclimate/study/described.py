@@ -129,7 +129,7 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
         raise UserError(
             "STUDY is required: YAML or TOML file that describes the study. Or describe it with --model and --corpus."
         )
-    study = draft_study(options, options.settings)
+    study = draft_study(options, options.settings, timed=bool(options.minutes))
     path = study_path(options, check_study_folder(options.out))
     if options.minutes and (before := find_fitted(study, path)):
         return before, None

@@ -46,12 +46,15 @@ def given(options: StudyOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in usual if getattr(options, name) != usual[name]}
 
 
-def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def draft_study(
+    options: StudyOptions, settings: Mapping[str, Any] | None = None, *, timed: bool = False
+) -> dict[str, Any]:
     """Return the study that options describe, as values for a study file in any folder.
 
     Args:
         options: The options.
         settings: Further values by dotted path, see :func:`acclimate.study.changes.change_values`.
+        timed: Whether ``--minutes`` sets the budget, so that ``--quick`` does not.
 
     Raises:
         UserError: If the model or the corpus is missing, a method does not exist, or the study is invalid.
@@ -100,7 +103,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         "search": options.tune and bool(tasks) and not options.quick,
         "evaluate": {name: True for name in ("advice", "quick") if getattr(options, name)},
     }
-    if options.quick and options.tokens is None and _is_long(options):
+    if options.quick and not timed and options.tokens is None and _is_long(options):
         study["adapt"]["tokens"] = QUICK_TOKENS
     study["domains"] = [{key: value for key, value in study["domains"][0].items() if value}]
     study = change_values({key: value for key, value in study.items() if value or key == "notes"}, settings or {})
