@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.base.errors import UserError
+from acclimate.base.errors import UserError, warn_once
 from acclimate.data.documents import Corpus
 from acclimate.data.task_kinds import load_task
 from acclimate.tasks.kinds.classification.data import Task
@@ -215,6 +215,44 @@ def test_labels_of_other_splits_in_other_forms():
     assert read(["False", "True"], True).test[0].label == 1
     with pytest.raises(UserError, match=r"'-1' does not occur in train .-1 usually marks rows without a label"):
         read([0, 1], -1)
+
+
+@each("mark", ["NA", "n/a", "NULL", "None", "-", "#N/A", "nan", "-100"])
+def test_a_mark_of_no_value_next_to_numbers_is_no_class(mark, tmp_path, caplog):
+    rows = [{"text": f"t{number}", "label": ("1", "0", mark)[number % 16 % 3]} for number in range(64)]
+    rows = [row for number, row in enumerate(rows) if row["label"] != mark or number % 5 == 2]
+    left = sum(row["label"] == mark for row in rows)
+    for kind in FORMATS:
+        warn_once.cache_clear()
+        caplog.clear()
+        write(tmp_path / f"a.{kind}", rows)
+        assert load_task(tmp_path / f"a.{kind}").labels == ["0", "1"] and str(left) in caplog.text
+        with pytest.raises(UserError, match=f"{left}.*'strict' is given"):
+            load_task(tmp_path / f"a.{kind}", strict=True)
+    symbols = read(["-", "+"])
+    assert symbols.labels == ["+", "-"]
+
+
+@each(("labels", "part"), [
+    (["billing;login", "login", "crash;billing"], "billing"),
+    (["a,b", "b", "c, a"], "b"),
+    (["x|y", "y|x"], "y"),
+    (["sport|ball", "sport|net", "sport"], None),
+    (["up; down", "left; right"], None),
+])  # fmt: skip
+def test_several_labels_in_a_cell_are_pointed_out_and_hierarchies_are_not(labels, part, caplog):
+    assert read(labels).labels == sorted(labels)
+    assert ("the part" in caplog.text) == (part is not None) and (part is None or f"part '{part}'" in caplog.text)
+
+
+def test_texts_with_different_labels_are_counted(caplog):
+    rows = [{"text": f"t{number // 2}", "label": "ab"[number % 2]} for number in range(8)]
+    Task.of("t", [*rows, {"text": "u", "label": "a"}, {"text": "u", "label": "a"}], rows)
+    assert "4 of 5 train texts of the task 't' have different labels" in caplog.text
+    caplog.clear()
+    pairs = [row | {"text_pair": f"p{number}"} for number, row in enumerate(rows)]
+    Task.of("pairs", pairs, pairs)
+    assert "different labels" not in caplog.text
 
 
 def test_labels_that_look_alike_and_too_many_classes_cause_a_warning(caplog):

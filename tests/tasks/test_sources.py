@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError, warn_once
+from acclimate.data.documents import as_corpus
 from acclimate.data.reading import ReadingOptions, default_task_name
 from acclimate.data.task_kinds import load_task
 from acclimate.tasks.drawing import draw_rows
@@ -140,6 +141,28 @@ def test_rows_without_a_label_are_left_out_in_every_form(names, column, marks, t
         (tmp_path / "parquet" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     drawn = [load_task(form, name="t", label_column=column) for form in (hidden, tmp_path / "parquet")]
     assert drawn[0].fingerprint() == drawn[1].fingerprint() and drawn[0].drawn
+
+
+@each("delimiter", [",", ";", "\t", "|"])
+@each("labels", [("pos", "neg"), ("1", "0"), ("3", "1")])
+def test_a_table_without_a_header_or_with_lines_above_it_is_refused(delimiter, labels, tmp_path):
+    rows = "".join(f"dish {n} was rather{delimiter}{labels[n % 2]}\n" for n in range(40))
+    header = f"text{delimiter}label\n"
+    path = tmp_path / "table.csv"
+    path.write_text(rows)
+    with pytest.raises(UserError, match="have no header; add a first line"):
+        load_task(path)
+    path.write_text(f"Export{delimiter}2026-01-01\n{header}{rows}")
+    with pytest.raises(UserError, match=r"table.csv:2 has the names of the columns; remove the lines above"):
+        load_task(path)
+    path.write_text(f"a remark\n{header}{rows}")
+    with pytest.raises(UserError, match=r"fields instead of 1 \(the header has no|columns are: a remark"):
+        load_task(path)
+    expected = load_task(path.write_text(header + rows) and path).fingerprint()
+    for mark in (f"sep={delimiter}\n", f'\ufeff"sep={delimiter}"\r\n'):
+        path.write_text(mark + header + rows, newline="")
+        assert load_task(path).fingerprint() == expected
+        assert next(iter(as_corpus(path))) == "dish 0 was rather"
 
 
 @each("column", ["label", "score", "value", "y"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from acclimate.base.errors import DamagedFileError, UserError, printable, warn_o
 MAX_ROW_LINES = 10_000
 MAX_FIELD_CHARACTERS = 1 << 26
 DELIMITERS = (",", ";", "\t", "|")
+SEPARATOR_LINE = re.compile(rb'"?sep=([\x01-\x7f])"?[\r\n]', re.IGNORECASE)
 
 
 DEFAULT_COLUMN = "text"
@@ -271,14 +273,18 @@ def _detect_delimiter(
     """Return the delimiter of a table, and all of its lines.
 
     It is the usual one, unless the header has the required columns only with another one: spreadsheets of many
-    countries write semicolons into ``.csv``. If no delimiter gives the columns, it is the most frequent one.
+    countries write semicolons into ``.csv``. If no delimiter gives the columns, it is the most frequent one. A first
+    line ``sep=;``, which Excel writes, names the delimiter and is left out.
     """
     read: list[tuple[int, bytes]] = []
     header, damage = "", None
     try:
         for number, line in lines:
+            header = line.decode("utf-8", "replace").strip()
+            if not read and (named := SEPARATOR_LINE.match(line)):
+                return named[1].decode(), lines
             read.append((number, line))
-            if header := line.decode("utf-8", "replace").strip():
+            if header:
                 break
     except DamagedFileError as error:
         damage = error
@@ -333,7 +339,8 @@ def read_table(
                 width = len(fields)
                 yield line, [name.strip() for name in fields], ""
         elif not problem and fields and len(fields) != width:
-            yield line, fields, f"{len(fields)} fields instead of {width}"
+            hint = " (the header has no separator; known ones are comma, semicolon, tab and |)" if width == 1 else ""
+            yield line, fields, f"{len(fields)} fields instead of {width}{hint}"
         else:
             yield line, fields, problem
 

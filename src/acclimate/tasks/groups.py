@@ -184,7 +184,8 @@ def find_grouping(
     if found.column not in ("document", *(more or {})) and found is not last and max(sizes.values()) > 1:
         ids = "what precedes the number of the sentence in " if found.pattern else ""
         missing = len(cells) - sum(sizes.values())
-        rest = f" ({missing:,} have none and are grouped by their {whole.others[0].name})" if whole.others else ""
+        instead = f"are grouped by their {whole.others[0].name}" if whole.others else "are by themselves"
+        rest = f" ({missing:,} have none and {instead})" if missing else ""
         warn_once(
             f"The {len(every):,} rows of the task '{name}' are of {len(sizes):,} {found.name}s, by {ids}"
             f"'{found.column}'{rest}; --group-column names another column."

@@ -73,6 +73,8 @@ CONVERSATION_NAMES = {"messages", "conversations", "instruction", "chosen", "rej
 """Columns of conversations, instructions and preferences, in lower case."""
 FEW_ROWS = 20
 """With fewer rows than this, values do not show that labels are no classes."""
+HEADER_ROWS = 10
+"""First rows among which a header can be, under other lines."""
 SPLIT_COLUMN = "split"
 OTHER_COLUMNS = ("document", "id")
 """Columns that are read where they exist."""
@@ -148,6 +150,8 @@ def select_columns(
     rows = tables["train"].rows
     names = column_names(rows)
     chosen = choose_columns(names, options, name, rows[0][0], labels, rows)
+    if options.text_column is options.label_column is None and "text_pair" not in chosen:
+        _check_header(chosen, labels, rows)
     if options.label_column is None:
         if tags := find_tags(rows):
             raise tags_error(rows[0][0], f"the values of '{tags}'")
@@ -168,6 +172,32 @@ def select_columns(
         grouping.name,
         left,
     )
+
+
+def _check_header(chosen: Mapping[str, str], label_names: Collection[str], rows: Sequence[Row]) -> None:
+    """Check that columns without usual names have names, and not the values of a row.
+
+    Raises:
+        UserError: If a column is called like one of its labels, or a row has the usual names of the columns.
+    """
+    text, label = chosen["text"], chosen.get("label")
+    if label is None or text.lower() in TEXT_NAMES or label.lower() in label_names:
+        return
+    header = next(
+        (
+            where
+            for where, row in rows[:HEADER_ROWS]
+            if str(row.get(text)).strip().lower() in TEXT_NAMES and str(row.get(label)).strip().lower() in label_names
+        ),
+        None,
+    )
+    if header is not None:
+        raise UserError(f"{header} has the names of the columns; remove the lines above it.")
+    if label in {str(row.get(label)).strip() for _, row in rows}:
+        raise UserError(
+            f"{rows[0][0]}: the column of the labels is called '{label}', as one of the labels is, so the file seems "
+            "to have no header; add a first line with names, such as text,label."
+        )
 
 
 def _divide(table: Table, name: str) -> Tables:

@@ -123,5 +123,6 @@ def tags_error(where: str, what: str) -> UserError:
     return UserError(
         f"{where}: {what} are tags of words, not classes. For a task that marks entities, add a column 'sentence_id' "
         "with the number of the sentence of each word (and name the words with --text-column, the tags with "
-        "--label-column), or give lists of tokens and tags."
+        "--label-column), or give lists of tokens and tags. A file with a blank line after each sentence needs no "
+        "header and the ending .conll."
     )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from acclimate.base.errors import UserError
 from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
 from acclimate.tasks.interfaces import item_texts
+from acclimate.tasks.kinds.entities.formats import read_columns
 from acclimate.tasks.kinds.entities.schemes import find_scheme, read_entities, split_tag
 from tests.cases import each
 from tests.fixtures import SHARED
@@ -143,6 +144,45 @@ def test_words_that_are_numbered_and_tabs_at_the_end_of_lines(tmp_path, caplog):
     for split in ("train", "test"):
         (tmp_path / f"{split}.conll").write_text("\n".join([*lines, "", *lines]))
     assert entities_of(load_task(tmp_path)) == [SPANS, SPANS] and "numbers words in its first column" in caplog.text
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sentences=st.lists(
+        st.lists(st.sampled_from(["in", "5", "dem", "3.5", "Rom"]), min_size=1, max_size=4), min_size=1, max_size=4
+    ),
+    first=st.integers(0, 3),
+    goes_on=st.booleans(),
+    extra=st.sampled_from(["", "{0}-{1}\tim\t_\tO\n", "{0}.1\tgone\t_\tO\n"]),
+)
+def test_numbers_of_words_are_no_words(tmp_path_factory, sentences, first, goes_on, extra):
+    lines, number = "", first
+    for words in sentences:
+        number = number if goes_on else first
+        for word in words:
+            lines += extra.format(number, number + 1) + f"{number}\t{word}\t_\tO\n"
+            number += 1
+        lines += "\n"
+    path = tmp_path_factory.mktemp("numbered") / "train.conll"
+    path.write_text(lines)
+    assert [list(one.words) for one in read_columns(path)] == sentences
+
+
+@each(("lines", "column"), [
+    ("Paul\tB-PER\tNNP\nsings\tO\tVB\n\n", "2 of 3"),
+    ("1\tPaul\tB-PER\t_\t_\n2\tsings\tO\t_\t_\n\n", "3 of 5"),
+    ("B-PER Paul\nO sings\n\n", "1 of 2"),
+])  # fmt: skip
+def test_tags_that_are_not_last_are_refused(lines, column, tmp_path):
+    (tmp_path / "a.conll").write_text(lines * 10)
+    with pytest.raises(UserError, match=f"tags in column {column}.*the tag the last"):
+        load_task(tmp_path / "a.conll")
+
+
+def test_a_numbered_word_without_a_tag_is_not_its_own_tag(tmp_path):
+    (tmp_path / "a.conll").write_text("1\tPaul\t_\tO\n2\tsings\n3\tnow\t_\tO\n\n")
+    with pytest.raises(UserError, match="'sings' has no tag"):
+        read_columns(tmp_path / "a.conll")
 
 
 def test_one_mark_at_the_start_of_a_file_is_no_document(tmp_path):

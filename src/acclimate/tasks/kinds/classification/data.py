@@ -33,6 +33,8 @@ from acclimate.tasks.values import are_tags, tags_error
 log = logging.getLogger(__name__)
 MIN_CLASSES_TO_WARN = 20
 """With more classes than this, and fewer than two train rows per class, a warning says so."""
+MAX_CONTRADICTIONS = 0.01
+"""Share of train texts with different labels that is not worth a warning."""
 YAML_WORDS = ("no", "yes", "on", "off", "n", "y")
 
 
@@ -62,7 +64,7 @@ def build_task(
     Raises:
         UserError: If too many rows cannot be used, or the labels cannot be learned.
     """
-    rows = leave_out_unlabelled(name, selected.rows)
+    rows = leave_out_unlabelled(name, selected.rows, selected.left.strict)
     for split in ("train", "test") if split_seed is None else ("train",):
         if not rows[split]:
             raise UserError(f"The task '{name}' has no {split} rows.")
@@ -111,6 +113,7 @@ def build_task(
             )
     examples = _join_documents(examples)
     _warn_about_labels(name, labels, found["train"])
+    _warn_about_contradictions(name, read["train"], found["train"])
     own = {"labels": labels, "path": path, "multi_label": multi_label}
     return Task.divided(name, examples, split_seed, group_name=selected.group_name, **own)
 
@@ -192,6 +195,22 @@ def _warn_about_labels(name: str, labels: Sequence[str], train: Sequence[Labels]
             name,
             len(labels),
             rows,
+        )
+
+
+def _warn_about_contradictions(name: str, rows: Sequence[ParsedRow], labels: Sequence[Labels]) -> None:
+    """Say how many train texts have different labels in different rows, if those are more than a few."""
+    first: dict[tuple[str, str | None], tuple[ParsedRow, set[str]]] = {}
+    differing: dict[tuple[str, str | None], ParsedRow] = {}
+    for row, names in zip(rows, labels, strict=True):
+        if first.setdefault((row.text, row.second), (row, set(names)))[1] != set(names):
+            differing.setdefault((row.text, row.second), row)
+    if len(differing) > MAX_CONTRADICTIONS * len(first):
+        key, row = next(iter(differing.items()))
+        places = f"{short_place(first[key][0].where)} and {short_place(row.where)}"
+        warn_once(
+            f"{len(differing):,} of {len(first):,} train texts of the task '{name}' have different labels in "
+            f"different rows, which no model can learn (first: {places})."
         )
 
 

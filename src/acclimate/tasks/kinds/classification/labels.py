@@ -19,12 +19,14 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from acclimate.base.errors import UserError, warn_once
-from acclimate.data.rows import LONE_SURROGATE, NoLabel, Row, RowError, is_missing
+from acclimate.data.rows import LONE_SURROGATE, NoLabel, Row, RowError, is_missing, short_place
 
 Labels = tuple[str, ...]
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
-NOT_A_LABEL = ("nan", "<na>", "nat", "inf", "-inf", "infinity", "-infinity")
-"""How libraries write missing and infinite numbers as text."""
+NOT_A_LABEL = ("nan", "<na>", "nat", "inf", "-inf", "infinity", "-infinity", "#n/a")
+"""How libraries and Excel write missing and infinite numbers as text, in lower case."""
+ABSENT = ("na", "n/a", "null", "none", "-")
+"""How R, SQL and people write that there is no value, in lower case; where the classes are words, it can be one."""
 NO_CLASS = ("-1", "-1.0", "-100", "-100.0", "-")
 """How data sets mark rows without a label; where the classes are not words, all but -100 can be one of them."""
 MAX_UNLABELLED = 0.05
@@ -108,27 +110,35 @@ def _has_adjacent_strings(text: str) -> bool:
     return any(one == other == tokenize.STRING for one, other in pairwise(kinds))
 
 
-def leave_out_unlabelled(name: str, rows: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
-    """Return the rows that have a label; report the number of the others.
+def leave_out_unlabelled(name: str, rows: Mapping[str, list[Row]], strict: bool = False) -> dict[str, list[Row]]:
+    """Return the rows that have a label; report the number of the others, whatever their share.
 
     A row has none where the label is a :class:`acclimate.tasks.readers.NoLabel`, or one of :data:`NO_CLASS` while
-    labels of train are words, or -100, which libraries leave out of a loss.
+    labels of train are words, or one of :data:`ABSENT` while they are not, or -100, which libraries leave out of a
+    loss.
+
+    Raises:
+        UserError: If there is such a row and the reading is strict.
     """
     given = [row.get("label") for _, row in rows["train"]]
-    named = any(isinstance(label, str) and any(map(str.isalpha, label)) for label in given)
-    marks = NO_CLASS if named else NO_CLASS[2:4]
-    kept = {
-        split: [
-            (where, row)
-            for where, row in found
-            if not isinstance(label := row.get("label"), NoLabel)
-            and not (isinstance(label, str | int | float) and str(label).strip() in marks)
-        ]
-        for split, found in rows.items()
-    }
+    texts = [label.strip() for label in given if isinstance(label, str)]
+    named = any(any(map(str.isalpha, text)) and text.lower() not in ABSENT + NOT_A_LABEL for text in texts)
+    has_numbers = any(isinstance(label, int | float) for label in given) or any(map(NUMBER.fullmatch, texts))
+    marks = NO_CLASS if named else (*NO_CLASS[2:4], *(ABSENT if has_numbers else ()))
+
+    def is_mark(label: Any) -> bool:
+        is_plain = isinstance(label, str | int | float)
+        return isinstance(label, NoLabel) or (is_plain and str(label).strip().lower() in marks)
+
+    kept = {split: [one for one in found if not is_mark(one[1].get("label"))] for split, found in rows.items()}
     left = {split: len(found) - len(kept[split]) for split, found in rows.items()}
     if counts := ", ".join(f"{count:,} {split}" for split, count in left.items() if count):
-        warn_once(f"Rows of the task '{name}' without a label (such as -1), which are left out: {counts}.")
+        where, row = next(one for found in rows.values() for one in found if is_mark(one[1].get("label")))
+        mark = "" if isinstance(row["label"], NoLabel) else f", marked by '{row['label']}'"
+        what = f"Rows of the task '{name}' without a label (first: {short_place(where)}{mark})"
+        if strict:
+            raise UserError(f"{what}: {counts}; label or remove them, since 'strict' is given.")
+        warn_once(f"{what}, which are left out: {counts}.")
     return kept
 
 
@@ -231,6 +241,12 @@ def _check_single_labels(counts: Counter[str]) -> None:
                 raise UserError(
                     f"The label '{label}' looks like several, since its parts are labels too; write lists of labels."
                 )
+        if moving := _moving_part(labels, separator):
+            part, one, other = moving
+            warn_once(
+                f"The labels '{one:.40}' and '{other:.40}' have the part '{part:.40}' in different places, and each "
+                'is one class. If they are several labels, write lists, as in ["a", "b"].'
+            )
     if labels <= {"0", "1", "true", "false"} and labels & {"0", "1"} and labels & {"true", "false"}:
         raise UserError("Some labels are 0 or 1, others true or false; write all in one way.")
     is_rare = counts["-1"] < MAX_UNLABELLED * counts.total()
@@ -240,6 +256,17 @@ def _check_single_labels(counts: Counter[str]) -> None:
             f"The label '-1' next to 0 to {len(labels) - 2} has {counts['-1']:,} of {counts.total():,} train rows and "
             "usually marks rows without a label; remove these rows, or give the classes names."
         )
+
+
+def _moving_part(labels: Iterable[str], separator: str) -> tuple[str, str, str] | None:
+    """Return a part that two labels have in different places, and the two; parts of a hierarchy keep their place."""
+    seen: dict[str, tuple[int, str]] = {}
+    for label in sorted(labels):
+        for place, part in enumerate(one.strip() for one in label.split(separator)):
+            before, other = seen.setdefault(part, (place, label))
+            if part and before != place and label != other:
+                return part, other, label
+    return None
 
 
 def similar_labels(train: Mapping[str, int], others: Iterable[str] = ()) -> dict[str, str]:

@@ -70,6 +70,8 @@ COLUMN_ENDINGS = (".conll", ".conll03", ".conll2003", ".iob", ".iob1", ".iob2", 
 OTHER_ENDINGS = (".txt", ".tsv")
 BRAT_ENTITY = re.compile(r"T\S*\t(?P<type>\S+) (?P<start>\d+)(?P<parts>( \d+;\d+)*) (?P<end>\d+)(\t(?P<text>.*))?")
 """Line of an entity in the annotations of brat, perhaps of several parts."""
+WORD_NUMBER = re.compile(r"\d+([-.]\d+)?")
+"""Number of a word in CoNLL-U; a range for a word that is divided, a fraction for one that was left out."""
 CHECKED = 100
 """Rows, or lines, that show the format."""
 MIN_DISTINCT_WORDS = 10
@@ -491,7 +493,8 @@ def read_columns(
 
     A blank line ends a sentence, and ``-DOCSTART-`` begins a document; a single one separates nothing. Columns are
     separated by tabs if a line has any, else by blanks. Lines that start with ``#`` and have no tag are comments.
-    If the first column numbers the words of each sentence, as in CoNLL-U and GermEval, the second is the word.
+    If the first column numbers the words, as in CoNLL-U and GermEval, the second is the word; lines whose number is a
+    range (``5-6``), a word that the lines after it divide, or a fraction, a word that was left out, are not words.
 
     Args:
         path: The file.
@@ -500,7 +503,7 @@ def read_columns(
         left: Takes sentences in which a word has no tag; None makes the first of them an error.
 
     Raises:
-        UserError: If the file cannot be read.
+        UserError: If the file cannot be read, or has its tags in another column than the last.
     """
     blocks: list[Block] = []
     documents, continues = 0, False
@@ -516,26 +519,48 @@ def read_columns(
     if documents == 1:  # every exporter writes one mark, at the start
         warn_once(f"'{path}' has a single {DOCUMENT_START}, so it does not show which sentences are of one document.")
         blocks = [(None, lines) for _, lines in blocks]
-    is_numbered = bool(blocks) and all(map(_has_numbers, blocks))
+    rows = [fields for _, lines in blocks for _, fields in lines]
+    is_numbered = _has_numbers(rows)
     if is_numbered:
-        warn_once(f"'{path}' numbers words in its first column, so the second is read as the word.")
+        kept = [(document, list(filter(_is_word, lines))) for document, lines in blocks]
+        blocks = [block for block in kept if block[1]]
+        without = len(rows) - sum(len(lines) for _, lines in blocks)
+        skipped = f"; lines of ranges and of left-out words are skipped ({without:,})" if without else ""
+        warn_once(f"'{path}' numbers words in its first column, so the second is read as the word{skipped}.")
+    _check_tags(path, rows)
     read = partial(_read_block, path, int(is_numbered))
     return left.read(split, blocks, read) if left else list(map(read, blocks))
 
 
-def _has_numbers(block: Block) -> bool:
-    """Return whether the first column of a sentence numbers its words; a sentence without tags does not show it."""
-    rows = [fields for _, fields in block[1]]
-    shortest = min(map(len, rows))
-    return shortest < 2 or (shortest > 2 and [row[0] for row in rows] == [str(n) for n in range(1, len(rows) + 1)])
+def _has_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first column of a file numbers words; lines without tags do not show it."""
+    numbered = [fields for fields in rows if len(fields) > 2]
+    return 2 * len(numbered) > len(rows) and all(WORD_NUMBER.fullmatch(fields[0]) for fields in numbered)
+
+
+def _is_word(line: tuple[int, list[str]]) -> bool:
+    return not WORD_NUMBER.fullmatch(line[1][0]) or line[1][0].isdigit()
+
+
+def _check_tags(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Check that the last column, if it is never outside of entities, is not next to a column of tags."""
+    width = min(map(len, rows), default=0)
+    if any(fields[-1].upper() == OUTSIDE for fields in rows):
+        return
+    for column in range(width - 1):
+        if are_tags([fields[column] for fields in rows]):
+            raise UserError(
+                f"'{path}' has its tags in column {column + 1} of {width}, and the last column is read as the tag; "
+                "make the word the first column and the tag the last."
+            )
 
 
 def _read_block(path: Path, column: int, block: Block) -> RawSentence:
     """Return a sentence of a file of columns; raise a RowError if a word has no tag."""
     document, lines = block
     for number, fields in lines:
-        if len(fields) < 2:
-            what = f"'{fields[0]:.40}' has no tag; each line has a word and a tag"
+        if len(fields) < 2 + column:
+            what = f"'{fields[-1]:.40}' has no tag; each line has a word and a tag, divided by a tab or blanks"
             raise RowError(f"{path}:{number}", NO_TAG, what)
     words, tags = zip(*((fields[column], fields[-1]) for _, fields in lines), strict=True)
     return RawSentence(f"{path}:{lines[0][0]}", words, tags, group=document)
