@@ -328,6 +328,24 @@ def test_conversations_are_mixed_in(talking, tmp_path):
     assert sum(text["tokens"] for text in result.mix) == result.tokens
 
 
+def test_what_is_read_and_left_out_of_replayed_texts_is_said(talking, tmp_path, capsys, caplog):
+    model, file = talking
+    broken = tmp_path / "chat.jsonl"
+    broken.write_text(file.read_text() + '\n{"messages": [{"role": "user", "content": [1]}]}\n')
+    general = tmp_path / "general.txt"
+    general.write_text("\n".join([*GENERAL, GENERAL[0]]))
+    replay = {str(general): 0.2, f"chat:{broken}": 0.3}
+    for number, progress in enumerate((False, True, False)):  # the rows are in the cache from the second on
+        caplog.clear()
+        adapt(
+            *(model, Corpus.of(DOCUMENTS), "lm", tmp_path / f"out-{number}"),
+            **{**SHORT, "max_length": 80, "progress": progress}, steps=1, replay=replay,
+        )  # fmt: skip
+        said = capsys.readouterr().err if progress else caplog.text
+        assert f"{len(TEXTS):,} conversations from 1 source; left out: 1 broken; first problem: " in said
+        assert not progress or f"Replay: {len(GENERAL)} documents from 1 source; left out: 1 duplicate" in said
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.sampled_from(["a.txt=0.1", "b=c.txt=0.2", "d.txt", "e.txt=1.5", "=0.1", "f=x", "g.txt="]), max_size=4)

@@ -15,6 +15,7 @@ from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.reading import TextOptions
 from acclimate.study.settings import store_texts
+from tests.cases import each
 from tests.data.writing import write
 
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=30).filter(
@@ -204,6 +205,12 @@ def test_missing_texts_are_counted_in_every_form(texts):
         corpus = as_corpus(form)
         assert list(corpus) == list(dict.fromkeys(text for text in texts if text))
         assert corpus.report.empty == sum(not text for text in texts)
+
+
+@each("other", [3, 1.5, b"bytes", ["a list"], object()])
+def test_a_list_of_texts_with_something_else_is_refused_with_its_number(other):
+    with pytest.raises(UserError, match=r"^Item 4 of the list of texts is .*; each must be a text\.$"):
+        as_corpus(["The soup was cold.", None, "The bread was warm.", other, "And more."])
 
 
 def test_names_of_files_are_not_taken_for_texts(tmp_path, monkeypatch):

@@ -94,6 +94,12 @@ def test_a_study_that_measures_all_of_its_general_text_says_so(folder, caplog):
     _, (job,) = planned(folder, evaluate=evaluate)
     assert "replay" not in job.options
     assert "every document of the general text is measured on, so none is replayed to decoder" in caplog.text
+    other = folder / "other.txt"
+    other.write_text("some other general text\n")
+    for replay, warns in (({str(other): 0.1}, False), ({f"chat:{folder / 'chat.jsonl'}": 0.1}, True)):
+        caplog.clear()
+        planned(folder, evaluate=evaluate, adapt={"tokens": 1000, "replay": replay})
+        assert ("none is replayed to decoder" in caplog.text) == warns
     with pytest.raises(UserError, match=r"the share of 'adapt.replay' needs text that is not measured on"):
         planned(folder, evaluate=evaluate, adapt={"tokens": 1000, "replay": 0.1})
 

@@ -267,16 +267,16 @@ def _text_names(sources: Sequence[Source]) -> list[str]:
 def _tokenize(source: Source, run: Run) -> TokenDataset:
     """Return the rows of a source, and report what was left out of it."""
     assert not isinstance(source.text, SelfReplay)
-    tokenizer, cache, report = run.loaded.tokenizer, cache_folder() / "rows", source.text.report
+    tokenizer, cache, about = run.loaded.tokenizer, cache_folder() / "rows", ""
     if isinstance(source.text, Chats):
         found = tokenize_chats(source.text, tokenizer, run.length, cache=cache)
-        about = report.summary("conversation")
         for count, words in (("truncated", "truncated"), ("repeated", "split into one text per answer")):
             about += f"; {found.report[count]:,} {words}" if found.report[count] else ""
     else:
         framing, progress = run.framing, run.progress
         found = tokenize(source.text, tokenizer, run.length, framing=framing, cache=cache, progress=progress)
-        about = report.summary()
+    report = source.text.report  # after the reading, which replaces it
+    about = report.summary("conversation" if isinstance(source.text, Chats) else "document") + about
     title = f"Source '{source.name}'" if source.name else "Replay"
     report_text(f"{title}: {about}.", run.progress, bool(report.problems or report.unused))
     return found

@@ -36,8 +36,13 @@ _reported: set[tuple[str, ...]] = set()
 
 def missing_column_error(where: object, text_column: str, columns: Iterable[str]) -> UserError:
     """Make the error for a source without the text column."""
-    names = (column.encode("utf-8", "replace").decode("utf-8") for column in columns)
+    names = [column.encode("utf-8", "replace").decode("utf-8") for column in columns]
     available = ", ".join(f"'{name}'" for name in names) or "none"
+    if chats := next((name for name in ("messages", "conversations") if name in names), None):
+        return UserError(
+            f"'{where}' has no column '{text_column}'. Its column '{chats}' holds conversations, which are read next "
+            "to a corpus: --replay chat:FILE. To read another column as text, name it with --text-column."
+        )
     return UserError(
         f"'{where}' has no column '{text_column}'. Its columns are {available}: name one of them as the text column, "
         "with --text-column (text_column= in Python) or after a colon, as in FILE:COLUMN; several are joined, as in "

@@ -480,11 +480,22 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
             raise missing_column_error(where, text_column, names)
         parts = split_columns(column, list(map(str, names)))
         return [write_row(row) if column == WHOLE_ROW else join_cells([*map(row.get, parts)]) for row in rows]
+    _check_items(items)
     strings = [item for item in items if item is not None]
     is_text = all(isinstance(item, str) for item in strings) and any(set(item) & set(" \n") for item in strings)
     # A text of punctuation alone, such as "." or "/", may be an existing path, also before a colon as in "/:S".
     worded = [one for one in strings if any(map(str.isalnum, str(one).rpartition(":")[0] or str(one)))] or strings
     return items if is_text and not any(map(is_source, worded)) else None
+
+
+def _check_items(items: Sequence[Any]) -> None:
+    """Check that a list in which most items are texts, and none is a source, has nothing else."""
+    texts = [one for one in items if isinstance(one, str)]
+    number, other = next(((n, one) for n, one in enumerate(items, 1) if not isinstance(one, str | None)), (0, None))
+    if other is None or isinstance(other, Path | Mapping) or 2 * len(texts) <= len(items):
+        return
+    if any(set(one) & set(" \n") for one in texts) and not any(map(is_source, texts)):
+        raise UserError(f"Item {number} of the list of texts is {other!r:.40}; each must be a text.")
 
 
 def subsample_documents(corpus: Iterable[str], count: int) -> list[str]:

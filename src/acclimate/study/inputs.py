@@ -396,11 +396,13 @@ def _find_replaying(config: StudyConfig, unmeasured: Corpus | None) -> frozenset
             kind = kind_of_checkpoint(load_config(model.path).architectures, model.path)
             found += [model.name] if kind.replays_general_text else []
     if found and unmeasured is None:
-        log.warning(
-            "study: every document of the general text is measured on, so none is replayed to %s; give more of it, or "
-            "'adapt.replay'.",
-            ", ".join(found),
-        )
+        adapted = [{**config.adapt.given(), **one.adapt} for one in config.methods if one.name != UNADAPTED]
+        if not all(any(kind in (TEXT, SELF) for kind, *_ in list_replayed(one.get("replay"))) for one in adapted):
+            log.warning(
+                "study: every document of the general text is measured on, so none is replayed to %s; give more of "
+                "it, or 'adapt.replay'.",
+                ", ".join(found),
+            )
         return frozenset()
     return frozenset(found)
 

@@ -118,6 +118,17 @@ def test_documents_without_a_usable_date_are_counted_and_named(form, tmp_path):
     assert "Empty periods: 2010-06, 2010-07" in said
 
 
+def test_rows_of_a_text_with_other_labels_are_kept_and_an_undated_copy_takes_no_place(tmp_path):
+    pairs = [{"text": f"text {n // 4}", "text_pair": f"aspect {n % 4}", "label": "ab"[n % 2]} for n in range(16)]
+    table = [{**row, "date": f"{2010 + n % 2}-01-01"} for n, row in enumerate(pairs)]
+    undated = [{**row, "date": "soon"} for row in pairs]
+    report = acclimate.periods_split([*undated, *table, *table[:3]], tmp_path / "years", least=1, progress=False)
+    assert [(row["period"], row["documents"]) for row in report["periods"]] == [("2010", 8), ("2011", 8)]
+    assert "16 whose date cannot be read" in repr(report) and "3 with the same text" in repr(report)
+    dated = DatedCorpus(pandas.DataFrame([*undated, *table]), Periods.parse("year"))
+    assert [document.text for document in dated] == ["text 0", "text 1", "text 2", "text 3"]
+
+
 def test_a_split_keeps_columns_and_leaves_out_small_periods(tmp_path):
     table = [{"body": f"text {n}", "label": "x", "when": 2010 + (n > 4) + (n > 9) * 3} for n in range(11)]
     report = acclimate.periods_split(

@@ -16,7 +16,14 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from acclimate.base.errors import UserError, did_you_mean, shorten, unknown_name_error, warn_once
-from acclimate.data.csv_reader import WHOLE_ROW, infer_column, join_cells, missing_column_error, split_columns
+from acclimate.data.csv_reader import (
+    WHOLE_ROW,
+    infer_column,
+    join_cells,
+    missing_column_error,
+    split_columns,
+    write_row,
+)
 from acclimate.data.documents import Corpus, as_corpus, format_count, hash_document
 from acclimate.data.reading import DEFAULT_TEXT, TextOptions
 
@@ -332,7 +339,7 @@ class DatedDocument(NamedTuple):
 class DatedCorpus:
     """Documents with dates, streamed from every source of rows that a corpus can have.
 
-    A text that occurs several times counts once, with its first date in the order of the sources.
+    A text that occurs several times counts once, with its first usable date in the order of the sources.
     """
 
     def __init__(
@@ -343,12 +350,22 @@ class DatedCorpus:
         date_column: str | None = None,
         date_format: str | None = None,
         reading: TextOptions = DEFAULT_TEXT,
+        whole_rows: bool = False,
     ) -> None:
         """Set the sources; nothing is read.
+
+        Args:
+            text: The text.
+            periods: The periods.
+            date_column: Column of the dates; None to find it.
+            date_format: Format of the dates; None to find it.
+            reading: How the text is read.
+            whole_rows: Whether rows of the same text differ if another column than the date does, such as the label.
 
         Raises:
             UserError: If a source does not exist, or the format of the dates is wrong.
         """
+        self._whole_rows = whole_rows
         check_date_format(date_format)
         self._corpus: Corpus = as_corpus(text, TextOptions(text_column=WHOLE_ROW, encoding=reading.encoding))
         self._columns = reading.text_column, date_column
@@ -375,12 +392,13 @@ class DatedCorpus:
             if not isinstance(text, str) or not text.strip():
                 self.textless += 1
                 continue
-            if (digest := hash_document(text.encode("utf-8", "surrogatepass"))) in seen:
+            more = write_row(_without(row, (*parts, date_column))) if self._whole_rows else ""
+            if (digest := hash_document(f"{text}{more}".encode("utf-8", "surrogatepass"))) in seen:
                 self.duplicates += 1
                 continue
-            seen.add(digest)
             value = row.get(date_column)
             if (period := self.report.place(value, self._form)) is not None:
+                seen.add(digest)
                 span = parse_date(value, self._form)
                 day = span.first if span and span.first == span.last else None
                 yield DatedDocument(text, period, day, {"text": text} | _without(row, parts))

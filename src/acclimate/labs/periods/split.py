@@ -32,7 +32,7 @@ MAX_FILES = 500
 """Maximum number of periods that are written; most systems let a process open about a thousand files."""
 
 
-def open_dated(text: Any, options: Any) -> DatedCorpus:
+def open_dated(text: Any, options: Any, *, whole_rows: bool = False) -> DatedCorpus:
     """Return the dated text of a verb of periods."""
     return DatedCorpus(
         text,
@@ -40,6 +40,7 @@ def open_dated(text: Any, options: Any) -> DatedCorpus:
         date_column=options.date_column,
         date_format=options.date_format,
         reading=text_options(values(options)),
+        whole_rows=whole_rows,
     )
 
 
@@ -47,8 +48,8 @@ def open_dated(text: Any, options: Any) -> DatedCorpus:
 def periods_split(options: PeriodsSplitOptions) -> Measurements:
     """Write dated rows as one file of JSON lines per period, ``PERIOD.jsonl``.
 
-    The rows keep all their columns, so the files of a labelled table are tasks. A text that occurs several times is
-    written once. The text is read twice, and not held in memory.
+    The rows keep all their columns, so the files of a labelled table are tasks. Rows that differ in nothing but the
+    date are written once. The text is read twice, and not held in memory.
 
     Returns:
         ``periods``, a row per period with its ``documents`` and ``file``; and what was not used: ``left_out``, periods
@@ -62,7 +63,7 @@ def periods_split(options: PeriodsSplitOptions) -> Measurements:
         raise UserError(f"'{out}' holds what another command of periods wrote; choose another folder.")
     check_replaceable(out, MANIFEST, "a split by period")
     check_writable(out)
-    dated = open_dated(options.corpus, options)
+    dated = open_dated(options.corpus, options, whole_rows=True)
     for _ in dated:
         pass
     kept = {period: f"{period.name}.jsonl" for period in dated.report.keep(options.least, 1)}
