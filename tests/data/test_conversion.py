@@ -266,6 +266,18 @@ def test_a_converter_that_is_killed_is_replaced(tmp_path, cache):
     assert list(read_records(tmp_path / "c.html")) == [(1, "c", "")]
 
 
+@each(("text", "kept"), [
+    ("---\ntitle: x\n---\nBody.", "Body."),
+    ("---\n# note\n'my-key': x\nlist:\n- a\n---\nBody.", "Body."),
+    ("---\r\ntags:\r\n- a\r\n---\r\nBody.", "Body."),
+    ("---\n---\nBody.", "Body."),
+    ("---\n\nA text after a rule.\n\n---\n\nMore.", None),
+    ("---\nSome words first: then more.\n---\nMore.", None),
+])  # fmt: skip
+def test_text_between_two_rules_is_text_unless_it_has_keys(text, kept):
+    assert conversion.strip_markdown(text) == (text if kept is None else kept)
+
+
 @each("text", ["<!--" * 250_000, "ab" * 500_000, "a-\n" * 300_000, "a-" * 500_000, "---\n" * 250_000])
 def test_a_megabyte_takes_less_than_a_second(text):
     start = time.process_time()

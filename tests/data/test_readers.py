@@ -334,6 +334,7 @@ ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": 'two "quoted"\nlines'}, {"id
         json.dumps({"version": 1, "data": ROWS}),
         "".join(json.dumps(row) + "\n" for row in ROWS),
         json.dumps({name: {str(i): row[name] for i, row in enumerate(ROWS)} for name in ("id", "text")}),
+        json.dumps({"text": {str(i): row["text"] for i, row in enumerate(ROWS)}, "id": {"2": 3, "0": 1, "1": 2}}),
         json.dumps({name: [row[name] for row in ROWS] for name in ("id", "text")}, indent=1),
         json.dumps({str(i): row for i, row in enumerate(ROWS)}),
         json.dumps({"columns": ["id", "text"], "index": [0, 1, 2], "data": [list(row.values()) for row in ROWS]}),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 import re
 
+import numpy
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -226,10 +229,36 @@ def test_a_click_log_is_read_with_its_passages(tmp_path, caplog):
     graded = load_task(csv_of(tmp_path / "odd.csv", odd), passages=passages)
     queries = {query.text: query for query in [*graded.train, *graded.dev, *graded.test]}
     assert [(p.id, p.grade) for p in queries["who is 1?"].relevant] == [("p1", 1.0)]
+    keyed = [{"row_id": 39 - n, "category_id": n % 3, **text} for n, text in enumerate(texts)]
+    assert load_task(log, passages=csv_of(tmp_path / "keyed.csv", keyed)).fingerprint() == task.fingerprint()
+    twice = [*texts, {**texts[1], "id": "p1b"}]
+    again = load_task(log, passages=csv_of(tmp_path / "twice.csv", twice))
+    assert again.documents == task.documents and "1 passages of" in caplog.text
     with pytest.raises(UserError, match="no column has ids of the passages"):
         load_task([{"query": "a", "passage_id": "x"}] * 9, passages=passages)
     with pytest.raises(UserError, match="'passages' is for retrieval"):
         load_task(log, passages=passages, task_kind="classification")
+
+
+def test_lists_of_passages_are_lists_in_every_form(tmp_path):
+    texts = [[f"the text {n} says", f"the other text {n} says"] for n in range(40)]
+    rows = [{"query": f"who is {n}?", "pos": several} for n, several in enumerate(texts)]
+    arrays = pandas.DataFrame([{**row, "pos": numpy.array(row["pos"], dtype=object)} for row in rows])
+    flat = csv_of(tmp_path / "a.csv", [{**row, "pos": str(row["pos"])} for row in rows])
+    prints = {load_task(form, name="t", task_kind="retrieval").fingerprint() for form in (rows, arrays, flat)}
+    assert len(prints) == 1
+    bracketed = [{**row, "pos": f"[note, {n}] the text"} for n, row in enumerate(rows)]
+    assert "[note, 0] the text" in load_task(bracketed, task_kind="retrieval").documents.values()
+
+
+def test_an_answer_in_json_is_an_answer_where_rows_can_hold_lists(tmp_path):
+    rows = [{"prompt": f"name the drugs of {n}", "output": json.dumps(["aspirin", f"drug {n}"])} for n in range(40)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for form in (rows, path):
+        assert all(len(one.references) == 1 for one in load_task(form, task_kind="generation").train)
+    flat = csv_of(tmp_path / "a.csv", rows)
+    assert all(len(one.references) == 2 for one in load_task(flat, task_kind="generation").train)
 
 
 def test_the_reason_why_no_split_can_be_drawn_is_true():

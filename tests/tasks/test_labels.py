@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import decimal
+import enum
 import io
 import json
 import os
@@ -231,6 +232,12 @@ def test_a_mark_of_no_value_next_to_numbers_is_no_class(mark, tmp_path, caplog):
             load_task(tmp_path / f"a.{kind}", strict=True)
     symbols = read(["-", "+"])
     assert symbols.labels == ["+", "-"]
+
+
+def test_an_enumeration_is_its_values():
+    one, two = enum.Enum("Plain", {"A": "pos", "B": "neg"}), enum.Enum("Text", {"A": "pos", "B": "neg"}, type=str)
+    for kind in (one, two):
+        assert read([kind.A, kind.B]).labels == ["neg", "pos"]
 
 
 @each(("labels", "part"), [

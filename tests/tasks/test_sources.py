@@ -143,6 +143,55 @@ def test_rows_without_a_label_are_left_out_in_every_form(names, column, marks, t
     assert drawn[0].fingerprint() == drawn[1].fingerprint() and drawn[0].drawn
 
 
+def rows_of(first, last):
+    return [
+        {"text": f"dish {n} was {'good' if n % 3 else 'bad'}", "label": "np"[n % 3 > 0]} for n in range(first, last)
+    ]
+
+
+def write_rows(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@each("name", ["test_labeled.jsonl", "Test.jsonl", "test.JSONL", "reviews-testing-2.jsonl", "testb.jsonl"])
+@each("train", ["train.jsonl", "train_val.jsonl", "my-training.jsonl"])
+def test_a_test_split_of_another_name_is_read_and_no_part_is_two_splits(name, train, tmp_path, caplog):
+    write_rows(tmp_path / train, rows_of(0, 40))
+    write_rows(tmp_path / name, rows_of(40, 60))
+    task = load_task(tmp_path)
+    assert (len(task.train), len(task.dev), len(task.test)) == (40, 0, 20)
+    is_usual = (train, name) == ("train.jsonl", "testb.jsonl")
+    assert (f"test from {name}" in caplog.text) != is_usual and "not read" not in caplog.text
+    write_rows(tmp_path / "holdout.jsonl", rows_of(0, 5))
+    assert load_task(tmp_path) == task and "that are not read: holdout.jsonl" in caplog.text
+    both = {"train_val": rows_of(0, 40), "test": rows_of(40, 60)}
+    assert (
+        load_task(both, name="t").fingerprint()
+        == load_task({"train": both["train_val"], "test": both["test"]}, name="t").fingerprint()
+    )
+    with pytest.raises(UserError, match="one part, 'train_test', for several splits"):
+        load_task({"train_test": rows_of(0, 40), "more": rows_of(0, 9)})
+
+
+def test_columns_in_json_are_joined_by_the_keys_of_rows(tmp_path):
+    rows = rows_of(0, 40)
+    labels = {str(number): row["label"] for number, row in reversed([*enumerate(rows)])}
+    value = {"text": {str(number): row["text"] for number, row in enumerate(rows)}, "label": labels}
+    (tmp_path / "a.json").write_text(json.dumps(value))
+    assert load_task(tmp_path / "a.json", name="t").fingerprint() == load_task(rows, name="t").fingerprint()
+
+
+@each("value", ["eval", "holdout", "trian", None])
+def test_a_column_of_splits_without_test_but_with_another_value_is_refused(value):
+    rows = [{**row, "split": "train" if number % 6 else value} for number, row in enumerate(rows_of(0, 60))]
+    with pytest.raises(UserError, match="has 'test' in the column 'split', but some have another value"):
+        load_task(rows)
+    rows = [{**row, "split": "test"} if number % 6 == 1 else row for number, row in enumerate(rows)]
+    assert len(load_task(rows).test) == 10
+
+
 @each("delimiter", [",", ";", "\t", "|"])
 @each("labels", [("pos", "neg"), ("1", "0"), ("3", "1")])
 def test_a_table_without_a_header_or_with_lines_above_it_is_refused(delimiter, labels, tmp_path):
@@ -399,8 +448,9 @@ def test_a_folder_with_usual_names_is_read_as_before(tmp_path, caplog):
     write_csv(tmp_path / "my_dev.csv", rows[:3])  # is not a name of a split
     task = load_task(tmp_path, name="t")
     assert task.fingerprint() == Task.of("t", rows[:40], rows[40:]).fingerprint()
-    assert not task.dev and len(caplog.records) == 1
+    assert not task.dev and len(caplog.records) == 2
     assert "The task 't' is classification: text in 'text', label in 'label'." in caplog.text
+    assert "that are not read: my_dev.csv." in caplog.text
 
 
 def test_names_of_splits_are_guessed(tmp_path, caplog):

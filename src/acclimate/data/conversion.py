@@ -61,9 +61,14 @@ MARKUP = (".xml", ".rels", ".html", ".htm", ".xhtml", ".opf", ".ncx")
 SECONDS, SECONDS_PER_MB = 30, {".pdf": 60}
 """Seconds of CPU that a conversion may take, and more for each megabyte of some formats; 10 for the others."""
 TOO_MUCH_MEMORY = "its conversion takes too much memory"
-_VERSION = 2  # increment when the same file gives another text
+_VERSION = 3  # increment when the same file gives another text
 LIGATURES = str.maketrans({"\ufb00": "ff", "\ufb01": "fi", "\ufb02": "fl", "\ufb03": "ffi", "\ufb04": "ffl"})
-FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?\n)?---[ \t]*(\r?\n|\Z)", re.DOTALL)
+FRONT_MATTER = re.compile(
+    r"\A---[ \t]*\r?\n(?=\s*(#[^\n]*\n\s*)*(['\"]?[\w.-]+['\"]?[ \t]*:([ \t]|\r?\n)|---))"
+    r"(.*?\n)?---[ \t]*(\r?\n|\Z)",
+    re.DOTALL,
+)
+"""Lines between two rules at the top of a document, of which the first is a comment or has a key, as in YAML."""
 HYPHENATED = re.compile(r"(?<!\w)(\w++)-\n(\w++)([^\w\s]*)[ ]?")
 
 

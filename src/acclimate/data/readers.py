@@ -345,7 +345,11 @@ def _read_json_array(path: Path, parse: Callable[[str], object], encoding: str |
         return [dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in data]
     if isinstance(data, list) and all(isinstance(row, dict) for row in data):
         return data
-    columns = [list(cells.values()) if isinstance(cells, dict) else cells for cells in value.values()]
+    columns = list(value.values())
+    if columns and all(isinstance(cells, dict) for cells in columns) and not any(name.isdigit() for name in value):
+        if any(cells.keys() != columns[0].keys() for cells in columns):
+            return [value]
+        columns = [[cells[row] for row in columns[0]] for cells in columns]
     if all(name.isdigit() for name in value):  # {"0": {"text": ...}, "1": {"text": ...}}
         return list(value.values())
     if all(isinstance(cells, list) and len(cells) == len(columns[0]) for cells in columns):

@@ -14,8 +14,12 @@ from acclimate.data.opening import EXCEL, TABLES, suffixes_of
 from acclimate.data.readers import list_unused
 from acclimate.data.rows import Row
 
-SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
-"""The splits of a task, and the possible names of each."""
+SPLITS = {
+    "train": ("train", "training"),
+    "dev": ("dev", "validation", "valid", "val", "testa"),
+    "test": ("test", "testing", "testb"),
+}
+"""The splits of a task, and the possible names of each; the last ones are those of CoNLL-2003."""
 FORMATS = suffixes_of(tuple(form for form in TABLES if form != EXCEL))
 """Endings of files with a split; Excel only if it is the only file, or its name merely contains that of a split."""
 _SHARD = re.compile(r"(?P<stem>.+?)(?P<shard>-\d+-of-(?P<shards>\d+))?")

@@ -8,6 +8,7 @@ is reported in one line.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,8 @@ CONVERSATION_NAMES = {"messages", "conversations", "instruction", "chosen", "rej
 """Columns of conversations, instructions and preferences, in lower case."""
 FEW_ROWS = 20
 """With fewer rows than this, values do not show that labels are no classes."""
+SAVED_SETTINGS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
+"""What ``datasets`` writes next to the rows."""
 HEADER_ROWS = 10
 """First rows among which a header can be, under other lines."""
 SPLIT_COLUMN = "split"
@@ -218,6 +221,11 @@ def _divide(table: Table, name: str) -> Tables:
     if "train" not in found:
         hint = f" {broken[0]}" if broken else ""
         raise UserError(f"No row of the task '{name}' has 'train' in the column '{column}'.{hint}")
+    if "test" not in found and len(broken) > len(table.broken):
+        raise UserError(
+            f"No row of the task '{name}' has 'test' in the column '{column}', but some have another value; write "
+            f"train, dev and test, or rename the column. {broken[len(table.broken)]}"
+        )
     counts = ", ".join(f"{len(rows):,} {split}" for split, rows in found.items())
     warn_once(f"The task '{name}' has its splits in the column '{column}': {counts}.")
     return {split: Table(rows, broken if split == "train" else []) for split, rows in found.items()}
@@ -397,43 +405,75 @@ def _read_files(files: list[Path], options: ReadingOptions) -> Table:
 
 
 def _read_folder(folder: Path, options: ReadingOptions) -> Tables:
+    return {split: _read_files(found, options) for split, found in split_files(folder).items()}
+
+
+def split_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each split of a folder, whose names are or else contain its name; report the others.
+
+    Raises:
+        UserError: If there is no train file, or there are several files for a split.
+    """
     files = {split: find_split_files(folder, split, required=False) for split in SPLITS}
-    if not files["train"]:
+    if not files["train"] or not files["test"]:
         files = _guess_files(folder, files)
-    return {split: _read_files(found, options) for split, found in files.items() if found}
+    read = {file for found in files.values() for file in found}
+    left = [file.name for file in _tables(folder) if file not in read]
+    if left:
+        warn_once(f"Tables of '{folder}' that are not read: {', '.join(left):.200}.")
+    return {split: found for split, found in files.items() if found}
+
+
+def _tables(folder: Path) -> list[Path]:
+    files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))
+    return [file for file in files if file.name.lower().endswith(ENDINGS) and file.name not in SAVED_SETTINGS]
 
 
 def _guess_files(folder: Path, known: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
     """Return the files of splits whose names contain that of a split, or the only table, or saved dataset, as train.
+
+    Args:
+        folder: The folder.
+        known: The files of the splits that have one of their own name, which stay.
 
     Raises:
         UserError: If there is no train file, or there are several files for a split.
     """
     if (saved := find_saved_files(folder)) and not any(known.values()):
         return {"train": saved}
-    tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(ENDINGS)]
+    taken = {file for files in known.values() for file in files}
+    tables = [file for file in _tables(folder) if file not in taken]
     if len(tables) == 1 and not any(known.values()):
         warn_once(f"'{tables[0]}' is the only table of its folder, so all splits are from it.")
         return {"train": tables}
     by_name = {file.name: file for file in tables}
-    guessed = match_splits(by_name, str(folder))
+    guessed = match_splits(by_name, str(folder), [split for split in SPLITS if not known[split]])
     found = {split: known[split] or ([by_name[guessed[split]]] if split in guessed else []) for split in SPLITS}
     if not found["train"]:
         find_split_files(folder, "train")  # raises
-    named = ", ".join(f"{split} from {files[0].name}" for split, files in found.items() if files)
-    warn_once(f"'{folder}' has its splits in files of other names: {named}.")
+    if guessed:
+        named = ", ".join(f"{split} from {files[0].name}" for split, files in found.items() if files)
+        warn_once(f"'{folder}' has its splits in files of other names: {named}.")
     return found
 
 
-def match_splits(names: Iterable[str], where: str) -> dict[str, str]:
+def match_splits(names: Iterable[str], where: str, splits: Iterable[str] = tuple(SPLITS)) -> dict[str, str]:
     """Return the name that is, or else contains, that of each split, such as ``reviews_train.csv``.
 
+    A name that contains those of train and dev is train.
+
+    Args:
+        names: The names.
+        where: What has them, for messages.
+        splits: The splits that are missing.
+
     Raises:
-        UserError: If several names contain the same.
+        UserError: If several names contain the same, or a name contains those of train, or dev, and test.
     """
     found: dict[str, str] = {}
     words = {name: set(re.split(r"[^a-z]+", name.lower())) for name in names}
-    for split, usual in SPLITS.items():
+    for split in splits:
+        usual = SPLITS[split]
         same = [name for name in words if name.lower() in usual]
         alike = same or [name for name in words if words[name] & set(usual)]
         if len(alike) > 1:
@@ -442,6 +482,10 @@ def match_splits(names: Iterable[str], where: str) -> dict[str, str]:
             )
         if alike:
             found[split] = alike[0]
+    if "train" in found and found.get("dev") == found["train"]:
+        del found["dev"]
+    if (double := next((name for name, count in Counter(found.values()).items() if count > 1), None)) is not None:
+        raise UserError(f"'{where}' has one part, '{double}', for several splits; rename it, or divide it.")
     return found
 
 

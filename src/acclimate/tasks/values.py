@@ -25,7 +25,7 @@ MIN_ROWS, MAX_CLASSES = 3, 200
 """Least rows per class on average, and most classes."""
 NO_LABEL = re.compile(
     r"(.*[ _.-])?(id|ids|idx|index|no|nr|date|time|timestamp|created|updated|user|author|annotator|patient|lang"
-    r"|language|source|url|name|split|version|count|length)"
+    r"|language|source|url|name|split|version|count|length|start|end|offset)"
 )
 """Usual names, in lower case, of columns that say where a row is from."""
 

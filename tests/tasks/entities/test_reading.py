@@ -235,6 +235,41 @@ def test_folders_of_brat(tmp_path, caplog):
         load_task(tmp_path, strict=True)
 
 
+@each("form", ["corpus/{}/{}", "{}_set/{}", "data/{}ing/en/{}", "{}/.cache/{}"])
+def test_folders_of_brat_belong_to_the_split_that_a_parent_names(form, tmp_path, caplog):
+    for split, count in (("train", 12), ("test", 4)):
+        for number in range(count):
+            path = tmp_path / form.format(split, f"{split}{number}.txt")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"Aspirin helps {split} {number} well.")
+            path.with_suffix(".ann").write_text("T1\tDRUG 0 7\tAspirin")
+    if ".cache" in form:
+        with pytest.raises(UserError):
+            load_task(tmp_path)
+        return
+    task = load_task(tmp_path)
+    assert len(task.train) == 12 and [row.row for row in task.test] == [f"test{number}.ann" for number in range(4)]
+    path.with_name("alone.txt").write_text("Nothing is marked here.")
+    (tmp_path / "more").mkdir()
+    assert load_task(tmp_path) == task and "1 texts of" in caplog.text and "alone.txt" in caplog.text
+    (tmp_path / "more" / "a.ann").write_text("T1\tDRUG 0 7\tAspirin")
+    with pytest.raises(UserError, match=r"a\.ann' is in no folder of a split"):
+        load_task(tmp_path)
+
+
+def test_the_text_of_an_export_is_the_one_that_its_spans_are_in():
+    mark = {"type": "labels", "value": {"start": 0, "end": 7, "text": "Aspirin", "labels": ["DRUG"]}}
+    data = [{"meta": "a note on it", "ner": f"Aspirin helps {n}."} for n in range(9)]
+    task = load_task([{"data": one, "annotations": [{"result": [mark]}]} for one in data])
+    assert {sentence.text for sentence in (*task.train, *task.test)} <= {one["ner"] for one in data}
+
+
+def test_spans_after_many_rows_without_any_are_found():
+    rows = [{"text": f"dish {n} was good", "entities": [] if n < 150 else [{"start": 0, "end": 4, "label": "X"}]}
+            for n in range(200)]  # fmt: skip
+    assert load_task(rows).labels == ["X"]
+
+
 def test_sentences_of_a_table_with_a_word_per_row(tmp_path):
     lines = ["Sentence #,Word,POS,Tag"]
     for number in range(40):
@@ -297,20 +332,23 @@ def test_names_that_look_like_prefixes(caplog):
 @given(
     texts=st.lists(st.lists(st.sampled_from(["😀", "Ünal", "a", "fire", "𝒳", "men", "."]), min_size=1, max_size=8),
                    min_size=3, max_size=6),
-    unit=st.sampled_from(["utf-32-le", "utf-16-le", "utf-8", "inclusive"]),
+    unit=st.sampled_from(["utf-32-le", "utf-16-le", "utf-8", "inclusive", "line ends"]),
     shows=st.booleans(),
 )  # fmt: skip
 def test_offsets_count_characters_utf16_units_or_bytes_and_ends_may_be_inclusive(texts, unit, shows):
-    last, unit = (1, "utf-32-le") if unit == "inclusive" else (0, unit)
+    last, blank = int(unit == "inclusive"), "\r\n" if unit == "line ends" else " "
+    unit = unit if unit.startswith("utf") else "utf-32-le"
     size = {"utf-32-le": 4, "utf-16-le": 2, "utf-8": 1}[unit]
     rows, expected = [], []
     for words in [*texts, ["😀Ü", "driver", "x", "firemen"]]:
-        text, spans = " ".join(words), []
+        text, spans = blank.join(words), []
         for place, word in enumerate(words):
             if word.isalpha() and len(word) > 2:
-                start = len(" ".join([*words[:place], ""]))
+                start = len(blank.join([*words[:place], ""]))
                 spans.append((start, start + len(word), "X"))
-        expected.append(spans)
+        expected.append(
+            [(start - text[:start].count("\r"), end - text[:end].count("\r"), x) for start, end, x in spans]
+        )
         marks = [
             {
                 "start": len(text[:start].encode(unit)) // size,
@@ -320,7 +358,7 @@ def test_offsets_count_characters_utf16_units_or_bytes_and_ends_may_be_inclusive
             | ({"text": text[start:end]} if shows else {})
             for start, end, name in spans
         ]
-        rows.append({"text": text, "spans": marks})
+        rows.append({"text": text.replace("\r", ""), "spans": marks})
     assert entities_of(load_task({"train": rows, "test": rows})) == expected
 
 

@@ -49,6 +49,9 @@ def test_a_folder_is_read(tmp_path):
     question = task.train[0]
     assert (question.id, question.text, question.passage) == ("q1", "Where was Ada born?", PASSAGE)
     assert question.answers == (Answer("London", PASSAGE.index("London")),)
+    for split in ("train", "test"):
+        (tmp_path / "ada" / f"{split}.json").rename(tmp_path / "ada" / f"{split}-v2.0.json")
+    assert load_task(tmp_path / "ada") == task
 
 
 def test_compressed_files_with_a_byte_order_mark(tmp_path):
@@ -220,6 +223,7 @@ def as_rows(count, passages):
 
 def test_the_same_rows_give_the_same_questions_in_every_form(tmp_path, monkeypatch):
     rows = as_rows(60, 20)
+    (tmp_path / "python").mkdir()
     (tmp_path / "food.json").write_text(json.dumps(rows))
     (tmp_path / "food.jsonl").write_text("\n".join(map(json.dumps, rows)))
     nested = [
@@ -235,8 +239,10 @@ def test_the_same_rows_give_the_same_questions_in_every_form(tmp_path, monkeypat
     dataset.save_to_disk(tmp_path / "saved" / "train")
     frame = dataset.to_pandas()
     frame.assign(answers=[json.dumps(row["answers"]) for row in rows]).to_csv(tmp_path / "food.csv", index=False)
+    frame.assign(answers=[str(row["answers"]) for row in rows]).to_csv(tmp_path / "python" / "food.csv", index=False)
     monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: datasets.DatasetDict(train=dataset))
     files = [tmp_path / f"food.{ending}" for ending in ("json", "jsonl", "parquet", "csv")]
+    files.append(tmp_path / "python" / "food.csv")
     forms = [*files, tmp_path / "squad.json", tmp_path / "saved", rows, dataset, frame, {"train": rows}, "hf:food"]
     tasks = [load_task(form, split_seed=3) for form in forms]
     assert len({task.fingerprint() for task in tasks}) == 1

@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from itertools import pairwise, takewhile
 from typing import Any
 
@@ -79,6 +80,7 @@ def plain_value(where: str, value: Any) -> Any:
     Raises:
         RowError: If a text looks like a list and cannot be parsed.
     """
+    value = value.value if isinstance(value, Enum) else value
     if hasattr(value, "tolist"):  # scalars and arrays of numpy, pandas and torch
         return value.tolist()
     if type(value).__name__ == "Decimal":

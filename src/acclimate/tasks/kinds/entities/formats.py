@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby, product
+from itertools import chain, groupby, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,8 @@ def find_columns(rows: Sequence[Row], options: ReadingOptions) -> Columns | None
         rows: Train rows.
         options: The columns that the user named.
     """
-    head = rows[:CHECKED]
+    marked = (row for row in rows[CHECKED:] if any(isinstance(value, list) and value for value in row[1].values()))
+    head = [*rows[:CHECKED], *islice(marked, CHECKED)]
     names = column_names(head)
     if all(name in names for name in EXPORT) and any(isinstance(row.get("data"), Mapping) for _, row in head):
         return Columns("export", *EXPORT)
@@ -387,7 +388,9 @@ def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> R
     texts = (
         {name: value for name, value in data.items() if isinstance(value, str)} if isinstance(data, Mapping) else {}
     )
-    text = next((texts[name] for name in texts if name.lower() in TEXT_NAMES), next(iter(texts.values()), None))
+    usual = [texts[name] for name in texts if name.lower() in TEXT_NAMES]
+    fitting = [text for text in texts.values() if _shows(text, annotations)]
+    text = next(iter(usual or fitting or texts.values()), None)
     if text is None:
         raise RowError(where, "without a text", "'data' holds no text")
     entries = [entry for entry in _list(annotations) if isinstance(entry, Mapping)]
@@ -401,14 +404,33 @@ def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> R
     return _read_spans(where, text, results)
 
 
+def _shows(text: str, annotations: Any) -> bool:
+    """Return whether a text has what annotations of Label Studio show for their spans, of which there is one."""
+    results = [one for entry in _list(annotations) if isinstance(entry, Mapping) for one in _list(entry.get("result"))]
+    found = [span for span in map(_span_of, results) if span is not None and isinstance(span[3], str)]
+    return bool(found) and all(_one_type(span[:2], (int,)) and text[span[0] : span[1]] == span[3] for span in found)
+
+
 def find_brat_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of annotations of brat by split, if there are folders of splits; empty if there are none."""
+    """Return the files of annotations of brat by split, if there are folders of splits; empty if there are none.
+
+    Raises:
+        UserError: If one folder belongs to a split and another to none.
+    """
     found: dict[str, list[Path]] = {}
-    split_of = {name: split for split, names in SPLITS.items() for name in names}
+    other: list[Path] = []
     for file in sorted(folder.rglob("*.ann")):
-        place = file.relative_to(folder).parts[0].lower()
-        found.setdefault(split_of.get(place, "train"), []).append(file)
-    return found
+        *parents, name = file.relative_to(folder).parts
+        if any(part.startswith(".") for part in (*parents, name)):
+            continue
+        split = next(iter(match_splits([" ".join(parents)], str(folder))), None) if parents else "train"
+        (other if split is None else found.setdefault(split, [])).append(file)
+    if other and found:
+        raise UserError(f"'{other[0]}' is in no folder of a split, as other files are; move it to train, dev or test.")
+    bare = [file for file in folder.rglob("*.txt") if not file.with_suffix(".ann").exists()] if other or found else []
+    if bare:
+        warn_once(f"{len(bare):,} texts of '{folder}' have no .ann file, as '{bare[0].name}', and are not read.")
+    return found or ({"train": other} if other else {})
 
 
 def read_brat(file: Path) -> RawSentence:

@@ -17,11 +17,14 @@ from acclimate.tasks.kinds.entities.data import WORD, Entity, RawSentence
 MAX_SHARE = 0.25
 """Another unit is taken if it leaves at most this share of the entities that do not fit as characters."""
 
+MAX_MISFITS = 0.1
+"""Share of entities that do not begin and end at words above which a warning says so."""
+
 
 def convert_offsets(
     name: str, rows: Mapping[str, Sequence[RawSentence]], left: LeftOut
 ) -> dict[str, list[RawSentence]]:
-    """Return rows whose spans count characters, with an exclusive end; report it if they did not, or most do not fit.
+    """Return rows whose spans count characters, with an exclusive end; report it if they did not, or many do not fit.
 
     An entity fits if it begins and ends where a word does, and is the text that the file shows for it, if any.
 
@@ -47,7 +50,7 @@ def convert_offsets(
             break
     every = [row for part in found.values() for row in part]
     misfits = [count for row in every if (count := _misfits((row, _include_end(row)), 0))]
-    if 2 * sum(misfits) > total:
+    if sum(misfits) > MAX_MISFITS * total:
         odd = next(row for row in every if _misfits((row, _include_end(row)), 0))
         shown = [(odd.text or "")[max(start, 0) : end] for start, end, _ in odd.spans]
         warn_once(
@@ -89,6 +92,19 @@ def _convert(row: RawSentence, encoding: str, size: int) -> RawSentence:
     return replace(row, spans=spans)
 
 
+def _divide_line_ends(row: RawSentence) -> RawSentence:
+    """Return a row whose spans count a line end as two characters, with spans that count one."""
+    text = row.text or ""
+    if "\n" not in text or "\r" in text:
+        return row
+    places = [place for place, character in enumerate(text) for _ in range(1 + (character == "\n"))] + [len(text)]
+
+    def place(at: int) -> int:
+        return places[at] if 0 <= at < len(places) else len(text) + 1
+
+    return replace(row, spans=[Entity(place(start), place(end), name) for start, end, name in row.spans])
+
+
 def _misfits(pair: tuple[RawSentence, RawSentence], side: int) -> int:
     """Return how many of the entities that differ in two readings of a row do not fit in one of them."""
     row, text = pair[side], pair[side].text or ""
@@ -110,6 +126,7 @@ def _misfits(pair: tuple[RawSentence, RawSentence], side: int) -> int:
 READINGS: dict[str, Callable[[RawSentence], RawSentence]] = {
     "count UTF-16 units, as JavaScript does": partial(_convert, encoding="utf-16-le", size=2),
     "count bytes of UTF-8": partial(_convert, encoding="utf-8", size=1),
+    "count line ends as two characters": _divide_line_ends,
     "end with their last character": _include_end,
 }
 """Other readings of spans, in the order in which they are tried."""

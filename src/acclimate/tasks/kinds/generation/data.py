@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ ASKING = ("prompt", "instruction", "problem")
 """Columns of prompts that nobody searches passages for, next to which one answer is a reference."""
 OTHER_KINDS = ("choices", "options", "endings", "candidates", "chosen", "rejected", "tokens", "spans", "entities")
 """Columns that show that rows are of another kind."""
+FLAT = re.compile(r"\.(csv|tsv|tab|xlsx?)\b", re.IGNORECASE)
+"""What the place of a row in a file contains whose cells cannot hold lists."""
 ALIASES = ("text", "value", "normalized_value", "aliases")
 """Keys of answers, as in SQuAD and TriviaQA."""
 
@@ -126,7 +129,18 @@ def find_columns(rows: Sequence[Row], options: ReadingOptions, unanswered: bool 
     if question is None or (references is None and not unanswered):
         return None
     context = usual(CONTEXT_NAMES, options.pair_column, (question, references))
-    return Columns(question, references, context, references is not None and are_lists(cells(rows, references)))
+    return Columns(question, references, context, references is not None and _hold_lists(rows, references))
+
+
+def _hold_lists(rows: Sequence[Row], column: str) -> bool:
+    """Return whether a column holds lists of answers; as text only where the file or the column says so.
+
+    An answer can itself be a list in JSON, which is a text if the file could hold lists.
+    """
+    values, is_flat = cells(rows, column), bool(rows) and re.search(FLAT, rows[0][0]) is not None
+    if not is_flat and not column.lower().endswith("s"):
+        values = [value for value in values if not isinstance(value, str)]
+    return 2 * len(values) > len(rows) and are_lists(values)
 
 
 def are_lists(values: Sequence[Any]) -> bool:

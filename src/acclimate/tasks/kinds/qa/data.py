@@ -22,8 +22,9 @@ from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.drawing import Link, link_rows
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
+from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.readers import SPLITS, find_split_files, report_kind, report_unused
-from acclimate.tasks.sources import ENDINGS, Table, read_tables
+from acclimate.tasks.sources import ENDINGS, Table, match_splits, read_tables, split_files
 from acclimate.tasks.values import are_texts, cells
 
 COLUMNS = frozenset(("context", "question", "answers"))
@@ -163,10 +164,7 @@ def load_qa(
     name = name or (default_task_name(path.resolve()) if path else "task")
     if path is not None and not path.is_file():
         check_task_folder(path)
-        files = {split: find_split_files(path, split, required=False) for split in SPLITS}
-        if not files["train"]:
-            find_split_files(path, "train")  # raises
-        read = {split: _load(found, encoding) for split, found in files.items() if found}
+        read = {split: _load(found, encoding) for split, found in split_files(path).items()}
     elif path is not None:
         read = {"train": _load([path], encoding)}
     else:
@@ -235,8 +233,10 @@ def holds_questions(source: Any) -> bool:
     else:
         path = Path(source)
         files = find_split_files(path, "train", required=False) if path.is_dir() else [path]
+        if not files and any(match_splits([one.name], "", ["train"]) for one in path.glob("*.json") if _is_squad(one)):
+            return True
         files = [file for file in files if file.name.lower().endswith(ENDINGS)]
-        if files and detect_format(files[0]) == ".json" and holds_rows(files[0], "paragraphs"):
+        if files and _is_squad(files[0]):
             return True
         try:
             names = set(column_names(islice(read_rows(files[0], COLUMNS, broken=[]), CHECKED))) if files else set()
@@ -245,6 +245,10 @@ def holds_questions(source: Any) -> bool:
                 raise
             names = set()  # a file in another encoding, which the other kinds report
     return names >= COLUMNS and "label" not in names
+
+
+def _is_squad(file: Path) -> bool:
+    return detect_format(file) == ".json" and holds_rows(file, "paragraphs")
 
 
 def find_columns(rows: Sequence[Row], options: ReadingOptions) -> dict[str, str] | None:
@@ -376,6 +380,8 @@ def _parse_cell(value: Any) -> Any:
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
+        with suppress(RowError):
+            return plain_value("", value)  # as Python writes it
     if isinstance(value, Mapping):
         return {name: cell.tolist() if hasattr(cell, "tolist") else cell for name, cell in value.items()}
     return value
@@ -417,7 +423,7 @@ def _get_list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[s
     entries = holder.get(key)
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         what = f"'{key}' must be a list of JSON objects, as in SQuAD v1.1"
-        if key == "answers":
+        if key == "answers" and "answer_start" not in str(entries):
             what += "; for answers without a place in the passage, give --task-kind generation"
         raise RowError(where, "that cannot be parsed", what)
     return entries

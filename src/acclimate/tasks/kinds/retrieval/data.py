@@ -31,6 +31,7 @@ from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping, group_text
+from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.readers import SPLITS, fold_text, report_kind, report_unused
 from acclimate.tasks.sources import LABEL_NAMES, PAIR_NAMES, SCORE_NAMES, Table, read_tables, start_left_out
 from acclimate.tasks.values import (
@@ -44,6 +45,8 @@ from acclimate.tasks.values import (
     read_number,
 )
 
+ID_NAMES = ("_id", "id", "passage_id", "document_id", "doc_id", "docid", "pid")
+"""Names of the column of the id of a passage, in lower case; the first that exists is it."""
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
 POSITIVE = "pos"
 """Short for positive next to a column such as ``anchor`` or ``neg``; elsewhere it is the part of speech."""
@@ -360,7 +363,9 @@ def usual_query(names: Collection[str]) -> str | None:
 
 
 def read_passages(rows: Iterable[Row], left: LeftOut) -> dict[str, str]:
-    """Return passages by id: the column ``_id`` or ``id``, or one that ends in ``id``; else the number of the row.
+    """Return passages by id: the column ``_id`` or ``id``, or that of a passage; else the number of the row.
+
+    Without one of :data:`ID_NAMES`, the only column that ends in ``_id`` is that of the passage.
 
     Args:
         rows: Rows with a column ``text``, ``passage``, ``document`` or ``content``, and perhaps a ``title``, which
@@ -374,7 +379,8 @@ def read_passages(rows: Iterable[Row], left: LeftOut) -> dict[str, str]:
         lower = {str(name).lower(): value for name, value in row.items() if not is_missing(value)}
         names = [name for name in ("text", "passage", "document", "content", "body", "description") if name in lower]
         texts = [lower[name] for name in ("title", *names[:1]) if name in lower]
-        key = next((value for name, value in lower.items() if name in ("_id", "id") or name.endswith("_id")), number)
+        ids = [name for name in ID_NAMES if name in lower] or [name for name in lower if name.endswith("_id")]
+        key = lower[ids[0]] if ids and (ids[0] in ID_NAMES or len(ids) == 1) else number
         if not texts or not all(isinstance(text, str) for text in texts):
             what = f"a passage needs a column 'text'; the columns are: {', '.join(row)}"
             raise RowError(where, "without a text", what)
@@ -560,7 +566,14 @@ def read_pairs(
     taken = (*columns.parts.values(), columns.grade, columns.margin)
     grouping = find_grouping(name, read, options.group_column, [one for one in taken if one])
     report_unused(name, chain(*read.values()), (*taken, *grouping.columns))
-    texts = {text: key for key, text in (known or {}).items()}  # id by text
+    texts: dict[str, str] = {}  # id by text
+    for key, text in (known or {}).items():
+        texts.setdefault(text, key)
+    if known and len(texts) < len(known):
+        warn_once(
+            f"{len(known) - len(texts):,} passages of '{options.passages}' have the text of another one, and count as "
+            "that one."
+        )
     left = start_left_out(tables, name, options)
     splits, rows = {}, {}
     for split in SPLITS:
@@ -568,7 +581,7 @@ def read_pairs(
         splits[split] = _join_pairs(split, rows[split], grouping, texts, columns)
     left.report(rows)
     what = grouping.name if grouping.column else "passage"
-    own = {"path": path, "documents": known or {key: text for text, key in texts.items()}}
+    own = {"path": path, "documents": {key: text for text, key in texts.items() if not known or key in known}}
     task = RetrievalTask.divided(name, splits, options.split_seed, group_name=what, **own)
     named: dict[str, Any] = {
         split: [replace(query, id=texts.get(query.text, query.id)) for query in getattr(task, split)]
@@ -646,6 +659,9 @@ def _read_pair(columns: PairColumns, row: Row) -> Pair:
             if key not in columns.passages:
                 raise RowError(where, "with an unknown passage", f"there is no passage with the id '{key}'")
             value = columns.passages[key]
+        if part != "query":
+            with suppress(RowError):  # a text in brackets
+                value = plain_value(where, value)
         several = value if isinstance(value, list) and value and part != "query" else [value]
         parts[part] = [check_text(where, text, part) for text in several]
     grade = 1.0
