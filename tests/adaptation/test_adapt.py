@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from acclimate.adaptation.adapt import adapt, ensure_head
-from acclimate.adaptation.result import load_finished
+from acclimate.adaptation.result import load_finished, open_work_folder, remove_work_folder
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
+from acclimate.engine.distributed import ProcessGroup
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds.classification.data import Task
 from tests.adaptation.helpers import assert_clipping_is_that_of_torch
@@ -95,6 +96,31 @@ def test_finished_run_is_not_repeated_and_another_is_not_overwritten(tiny_bert, 
     with pytest.raises(UserError, match="has no adapted model"):
         run(tiny_bert, tmp_path / "full", steps=2, overwrite=True)
     assert (tmp_path / "full" / "thesis.txt").read_text() == "dear"
+    (tmp_path / "out" / "seed-0").mkdir()
+    (tmp_path / "out" / "seed-0" / "model.safetensors").write_text("of hours")
+    with pytest.raises(UserError, match="was not written by acclimate; move it"):
+        run(tiny_bert, tmp_path / "out", steps=4, overwrite=True)
+    assert (tmp_path / "out" / "seed-0" / "model.safetensors").read_text() == "of hours"
+
+
+def test_the_checkpoints_of_an_interrupted_run_outlive_one_with_other_settings(tmp_path, caplog):
+    work, group = tmp_path / ".out.work", ProcessGroup()
+
+    def begin(steps, checkpoint):
+        open_work_folder(work, {"steps": steps}, group)
+        found = sorted(path.name for path in work.glob("checkpoint-*"))
+        (work / f"checkpoint-{checkpoint}").write_text("")
+        return found
+
+    assert begin(1, 10) == [] and begin(1, 11) == ["checkpoint-10"] and not caplog.text
+    assert begin(2, 20) == [] and "interrupted run with other settings" in caplog.text
+    assert begin(1, 12) == ["checkpoint-10", "checkpoint-11"] and begin(2, 21) == ["checkpoint-20"]
+    assert begin(3, 30) == []  # the folder of the last other run is kept, of the one before not
+    assert begin(1, 13) == [] and begin(3, 31) == ["checkpoint-30"]
+    remove_work_folder(work, {"steps": 3}, group)
+    assert not any(tmp_path.iterdir())
+    work.mkdir()  # damaged, and without anything
+    assert begin(4, 40) == [] and [path.name for path in tmp_path.iterdir()] == [".out.work"]
 
 
 def test_other_dropout_or_another_model_at_the_same_path_is_another_run(tmp_path):

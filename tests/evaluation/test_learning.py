@@ -33,7 +33,7 @@ def test_the_answer_depends_neither_on_the_unit_nor_on_small_noise(scale, seed, 
 def test_noise_alone_is_seldom_a_fall(seed):
     rng = np.random.default_rng(seed)
     found = [still_falls((1 + rng.normal(0, 0.1, BINS)).tolist()) for _ in range(50)]
-    assert sum(found) <= 10  # each has a probability of about 4 %
+    assert sum(found) <= 6  # each has a probability of about 1 %
 
 
 @given(st.lists(st.floats(0.1, 1.0), min_size=8, max_size=BINS))
@@ -44,6 +44,11 @@ def test_what_is_said_to_fall_ends_below_its_start(losses):
 
 def test_a_bump_before_the_end_is_no_fall():
     assert not still_falls([0.689] * 10 + [0.71, 0.711, 0.712, 0.711, 0.71] + [0.693, 0.6931, 0.693, 0.6932, 0.693])
+
+
+def test_a_loss_that_stays_where_it_was_has_not_fallen_steeply():
+    noise = np.random.default_rng(3).normal(0, 0.003, BINS)
+    assert not still_falls([*(0.669 + noise[:10]), *(0.674 + noise[10:15] / 9), *(0.668 + noise[15:] / 9)])
 
 
 def test_the_losses_are_means_of_equal_parts():

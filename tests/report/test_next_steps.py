@@ -13,7 +13,7 @@ import typer
 from acclimate.base.version import docs_page
 from acclimate.cli.main import app
 from acclimate.report import markdown, render
-from acclimate.report.next_steps import next_steps
+from acclimate.report.next_steps import learning_words, next_steps
 from acclimate.results.study import Failure
 from acclimate.study.changes import change_values
 from acclimate.study.config import StudyConfig
@@ -61,6 +61,11 @@ def test_each_outcome_has_steps(results):
     first, *others = check(replace(same, scores=[replace(row, collapsed=1) for row in same.scores]))
     assert first == learn and not others, "as the first caveat says"
     assert learn.startswith("Fine-tuning has to work")
+    given = {"seeds": "3", "finetune.epochs": "1", "keep": "best"}
+    changed = replace(with_verdicts(results, "not learned"), settings=given)
+    command = next_steps(changed, FOLDER)[0].commands[0]
+    assert "--set seeds=3" in command and command.count("finetune.epochs") == 1 and "keep" not in command
+    assert learning_words(changed, FOLDER) == shlex.split(command)[1:] and not learning_words(results, FOLDER)
     (repeat,) = check(with_verdicts(results, "no verdict"))
     assert "variance" in repeat
     tie, far = check(with_verdicts(results, "no difference shown"))

@@ -76,6 +76,7 @@ def test_one_value_is_changed_and_the_others_stay(path, text, found):
         ("adapt..steps", "1", "'adapt..steps' is not a path"),
         ("adapt.steps", "a: b: c", "Cannot parse the value 'a: b: c'"),
         ("adapt.steps", "many", "adapt.steps"),
+        ("adapt.steps", " ", "'adapt.steps=' has no value; write adapt.steps=null"),
     ],
 )
 def test_mistakes_in_a_change_are_one_line(path, text, message):

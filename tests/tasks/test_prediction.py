@@ -224,6 +224,10 @@ def test_files_of_other_forms_are_read(models, tmp_path):
     def labels(source, **options):
         return [row["label"] for row in predict(models / "good", source, None, **options, **QUIET).rows]
 
+    for name, content in (("none.txt", ""), ("blank.txt", "\n  \n"), ("none.csv", ""), ("header.csv", "text\n")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(UserError, match=r"no rows|is empty|no records"):
+            labels(tmp_path / name)
     expected = labels(renamed)
     assert labels(tmp_path / "lines.txt") == labels(f"{tmp_path}/rows.parquet:body") == expected
     assert labels(frame, text_column="body") == expected

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import random
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -427,6 +428,16 @@ def test_on_the_command_line(beir, tiny_bert):
     assert "--dimensions 16,8 --out finetuned" in " ".join(run.output.split())
     run = CliRunner().invoke(app, ["finetune", *options[:-2], "--sparse"])
     assert run.exit_code == 0 and "Next" not in run.output  # a sparse encoder cannot be trained
+
+
+def test_a_set_without_train_queries_is_measured_and_kept(beir, tiny_bert, tmp_path):
+    shutil.copytree(beir, tmp_path / "set")
+    for split in ("train", "dev"):
+        (tmp_path / "set" / "qrels" / f"{split}.tsv").unlink()
+    options = ["--model", str(tiny_bert), "--task", str(tmp_path / "set"), "--epochs", "0", "--max-length", "24"]
+    run = CliRunner().invoke(app, ["finetune", *options, "--out", str(tmp_path / "out")])
+    assert run.exit_code == 0 and "ndcg@10" in run.output and "to train it" not in run.output, run.output
+    assert [*(tmp_path / "out").rglob("README.md")]
 
 
 def test_in_a_study(beir, tiny_bert, sets, tmp_path):

@@ -20,6 +20,7 @@ from acclimate.base.files import (
     MANIFEST_FILE,
     cache_folder,
     cache_path,
+    check_replaceable,
     is_intact,
     read_json,
     read_json_object,
@@ -239,19 +240,41 @@ def _join(terms: Mapping[str, float]) -> str:
 
 
 def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
-    """Create the working folder of a run, or keep the one of a killed run of the same configuration."""
+    """Create the working folder of a run, or keep the one of a killed run of the same configuration.
+
+    The folder of another run is set aside, next to it, for the case that its command is repeated.
+    """
     if group.first:
         if work.is_dir() and read_manifest(work) != roundtrip_json(config):  # also if the manifest is damaged
-            shutil.rmtree(work)
+            _set_aside(work, config)
         work.mkdir(parents=True, exist_ok=True)
         write_json(work / MANIFEST_FILE, config)
     group.wait()
+
+
+def _set_aside(work: Path, config: dict[str, Any]) -> None:
+    """Exchange the working folder of another run for the one of this run, if that was set aside before."""
+    aside, mine = (work.with_name(f"{work.name}.{ending}") for ending in ("aside", "mine"))
+    shutil.rmtree(mine, ignore_errors=True)
+    if read_manifest(aside) == roundtrip_json(config):
+        aside.rename(mine)
+    if any(path.is_file() and path.name != MANIFEST_FILE for path in work.rglob("*")):
+        shutil.rmtree(aside, ignore_errors=True)
+        work.rename(aside)
+        log.warning(
+            "'%s' has what an interrupted run with other settings had done, for the case that it is repeated.", aside
+        )
+    else:
+        shutil.rmtree(work)
+    if mine.is_dir():
+        mine.rename(work)
 
 
 def remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
     """Remove the working folder of a finished run, in case the run was killed before it did so itself."""
     if group.first and read_manifest(work) in (None, roundtrip_json(config)):
         shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work.with_name(f"{work.name}.aside"), ignore_errors=True)
 
 
 def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
@@ -338,6 +361,8 @@ def find_result(
     if not (out / manifest).is_file():
         raise UserError(foreign)
     if overwrite:
+        if read_json_object(out / manifest) is not None:
+            check_replaceable(out, manifest, "a result")
         return None
     (out / manifest).open().close()  # a file that may not be read is not damaged
     found = read_json_object(out / manifest) if read is None else read(out)

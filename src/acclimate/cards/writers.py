@@ -463,7 +463,7 @@ def _task_step(pipeline: str, folder: Path, task: Any, length: int) -> str:
     """Return the next step with a model of an end task, at the length of its training."""
     heads = (read_json_object(folder / "config.json") or {}).get("architectures") or [""]
     has_pipeline = pipeline != "multiple-choice" or heads[0].endswith("MultipleChoice")  # not a decoder
-    pair = getattr(task.train[0], "text_pair", None) is not None
+    pair = getattr((task.train or task.test)[0], "text_pair", None) is not None
     text = '{"text": "A text.", "text_pair": "Its second text."}' if pair else '"A text to classify."'
     step = TASK_STEPS.get(pipeline, "") if has_pipeline else ""
     for name, value in (("input", text), ("length", length), ("stride", length // 4)):

@@ -19,7 +19,7 @@ LATE_SHARE = 0.1
 LEFT = 0.5
 """Share of the loss at the start above which a model has most of the way before it."""
 SIGNIFICANT = 2.0
-"""Standard errors by which the last two quarters have to differ."""
+"""Standard errors by which the last quarter has to differ from the first, and from the one before."""
 
 
 def bin_losses(log: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -45,9 +45,9 @@ def still_falls(losses: Sequence[float]) -> bool:
         return False
     first, _, third, last = np.array_split(values, 4)
     fall, late = first.mean() - last.mean(), third.mean() - last.mean()
-    error = np.sqrt(third.var(ddof=1) / len(third) + last.var(ddof=1) / len(last))
-    # A loss that ends above its first quarter has not fallen, whatever a bump before the end looks like.
-    is_steep = late > LATE_SHARE * fall > 0 and late > SIGNIFICANT * error
+    whole, error = (np.sqrt(one.var(ddof=1) / len(one) + last.var(ddof=1) / len(last)) for one in (first, third))
+    # A loss that ends where its first quarter is has not fallen, whatever a bump before the end looks like.
+    is_steep = late > LATE_SHARE * fall and fall > SIGNIFICANT * whole and late > SIGNIFICANT * error
     return bool(is_steep and last.mean() > LEFT * values[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,14 @@ def next_steps(results: StudyResults, folder: Path | None = None) -> list[Step]:
     if results.evaluations:  # nothing was trained
         return []
     return list(_steps(results, _Study(results, folder or results.folder or Path("runs") / results.name)))
+
+
+def learning_words(results: StudyResults, folder: Path) -> list[str]:
+    """Return the command, after ``acclimate``, that trains models which have not learned longer; none if all have."""
+    rows = [
+        row for row in results.scores if row.collapsed or (row.comparison and row.comparison.verdict == NOT_LEARNED)
+    ]
+    return shlex.split(_learn(_Study(results, folder), rows).commands[0])[1:] if rows else []
 
 
 def predict_words(results: StudyResults, folder: Path) -> list[str]:
@@ -98,7 +107,10 @@ class _Study:
         plugins = [word for file in sorted(self.folder.glob("plugins/*.py")) for word in ("--plugin", str(file))]
         words = ["acclimate", "compare", str(self.folder / "study.yaml"), *plugins, "--out", str(self.folder)]
         words += ["--keep", "best"] * bool(self.results.config.get("keep"))
-        return shlex.join([*words, *(word for change in changes for word in ("--set", change))])
+        new = {change.partition("=")[0] for change in changes}
+        given = {name: value for name, value in (self.results.settings or {}).items() if name not in {"keep", *new}}
+        before = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in given.items()]
+        return shlex.join([*words, *(word for change in (*before, *changes) for word in ("--set", change))])
 
     def setting(self, section: str, name: str, default: Any) -> Any:
         """Return a setting of the study, or the default of the software."""

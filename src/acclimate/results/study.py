@@ -258,6 +258,7 @@ class StudyResults(Reported, Record, repr=False):
         rows: Rows of each kind of job that has rows of its own, by its name: see :class:`ResultKind`.
         evaluations: How finished evaluations were compared; None for a study of its own.
         folder: Folder of the study; None if unknown. It is not part of ``results.json``, nor is what follows.
+        settings: Changes to the study file in the folder with which the study was run, by dotted path.
         measured: All measurements (:class:`acclimate.study.jobs.capabilities.CapabilityRow`).
         decision: Whether the requirements of ``compare`` are met; None without any.
     """
@@ -295,6 +296,7 @@ class StudyResults(Reported, Record, repr=False):
     environment: dict[str, str] = field(default_factory=dict)
     evaluations: Evaluations | None = optional()
     folder: Path | None = internal()
+    settings: dict[str, Any] | None = internal()
     measured: list[Any] | None = internal()
     decision: Decision | None = internal()
 

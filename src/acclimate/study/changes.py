@@ -61,6 +61,8 @@ def change_values(values: Any, settings: Mapping[str, Any]) -> Any:
         parts = str(path).split(".")
         if not all(parts):
             raise UserError(f"'{path}' is not a path of names such as adapt.steps.")
+        if isinstance(value, str) and not value.strip():
+            raise UserError(f"'{path}=' has no value; write {path}=null for the default.")
         values = _changed(values, parts, read_value(value) if isinstance(value, str) else value, StudyConfig, ())
     return values
 

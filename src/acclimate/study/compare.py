@@ -22,7 +22,7 @@ from acclimate.study.changes import load_study
 from acclimate.study.clusters import launchers
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination, check_contamination, remove_contamination
-from acclimate.study.draft import keep_study
+from acclimate.study.draft import STUDY_FILE, is_copy, keep_study
 from acclimate.study.executor import Executor, JobStore, NothingToClaimError
 from acclimate.study.graph import Shard, read_study
 from acclimate.study.in_memory import CompareCall, find_study
@@ -118,6 +118,7 @@ def compare(options: CompareCall) -> StudyResults:
         contamination = check_contamination(read, progress=progress)
     results = summarize(inputs, graph, outcomes, out, searches=search.rows, contamination=contamination)
     results.jobs.left, results.folder = len(left), out
+    results.settings = None if is_copy(out / STUDY_FILE) else dict(settings or {})
     if not (share and left):
         if read.config.keep:
             results.rows["kept"] = keep_models(StudyView(inputs, graph, outcomes, out), results.scores, executor)

@@ -90,7 +90,7 @@ def compare_from_options(options: CompareCommand) -> StudyResults | Forecast:
 
 def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
     """Yield what ``acclimate compare`` prints."""
-    from acclimate.report.next_steps import predict_words  # with the report
+    from acclimate.report.next_steps import learning_words, predict_words  # with the report
 
     if options.dry_run:
         yield from result.show()
@@ -105,6 +105,8 @@ def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
         more = [] if flags else ["--set", "evaluate.quick=false"]  # the study file says quick
         words = given_words("--quick", "--report-only", valued=("--minutes",))
         yield Next([*words, *more], "for the full answer, by fine-tuning")
+    elif words := learning_words(result, Path(options.out)):
+        yield Next(words, "since models have not learned their task")
     elif words := predict_words(result, Path(options.out)):
         yield Next(words, "to use the model")
     elif options.config is None:

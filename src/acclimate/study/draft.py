@@ -289,6 +289,11 @@ def _write_yaml(path: Path, header: str, study: Mapping[str, Any]) -> Path:
     return write_text(path, header + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
 
 
+def is_copy(path: Path) -> bool:
+    """Return whether a study file is a copy with all changes, which the next run replaces."""
+    return path.is_file() and path.read_text(encoding="utf-8").startswith(COPY)
+
+
 def keep_study(config: StudyConfig, out: Path) -> None:
     """Write a study and the files of ``--plugin`` to its folder, so that commands which are printed later find them.
 
@@ -296,7 +301,7 @@ def keep_study(config: StudyConfig, out: Path) -> None:
     and is no such copy stays.
     """
     path = out / STUDY_FILE
-    if path.is_file() and not path.read_text(encoding="utf-8").startswith(COPY):
+    if path.is_file() and not is_copy(path):
         return
     _write_yaml(path, COPY, config.relative_to(Path.cwd()).resolved())
     for plugin in map(Path, imported_plugins()):

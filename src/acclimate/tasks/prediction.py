@@ -162,14 +162,16 @@ def read_data(source: Any, columns: ReadingOptions) -> list[Row]:
     Raises:
         UserError: If the source cannot be read, or holds no rows.
     """
+    rows: list[Row] = []
     if isinstance(source, Path):
         for name in TASK_KINDS.names():
             if not source.is_dir() and (rows := TASK_KINDS.lookup(name)().unlabelled_rows(source, columns)):
                 return rows
         if ".txt" in source.suffixes:
             texts = [(number, decode_line(line)[0]) for number, line in read_numbered_lines(source, columns.encoding)]
-            return [(f"{source}:{number}", {"text": text}) for number, text in texts if text.strip()]
-    rows = read_every_row(source, "data", columns)
+            rows = [(f"{source}:{number}", {"text": text}) for number, text in texts if text.strip()]
+    if not (isinstance(source, Path) and ".txt" in source.suffixes):
+        rows = read_every_row(source, "data", columns)
     if not rows:
         raise UserError("The data hold no rows.")
     return rows

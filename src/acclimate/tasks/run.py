@@ -155,7 +155,8 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
             "steps": trained.steps,
             "epoch": trained.epoch,
             "train_loss": trained.loss,
-            "losses": bin_losses(trained.log),
+            # The last step may contrast fewer texts than the others, which lowers its loss.
+            "losses": bin_losses(trained.log[: -1 if task.task_kind == "retrieval" else None]),
             "precision": self.precision,
             "kind": scoring.name,
             "scoring": scoring.details(),

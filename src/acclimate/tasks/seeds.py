@@ -90,7 +90,8 @@ def show_finetuned(results: Any, options: FinetuneCommand) -> Iterator[Any]:
         task += ["--rerank"] * options.rerank
         task += ["--first-stage", str(options.first_stage)] if options.first_stage else []
         task += ["--dimensions", ",".join(map(str, options.dimensions))] if options.dimensions else []
-        yield Next(["finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
+        if options.probe or results[-1].train_size:
+            yield Next(["finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
     elif options.out is None:
         yield "The models are not kept."
         yield Next([*given_words(), "--out", "finetuned"], "to keep them")

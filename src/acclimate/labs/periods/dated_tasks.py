@@ -143,7 +143,7 @@ def place_rows(options: Any) -> PlacedRows:
     placed = [(row, period) for row in rows if (period := report.place(row.get(column), options.date_format))]
     if not placed:
         report.keep(1, 1, "row")  # raises
-    own = [row for row, _ in placed]
+    own = [{name: value for name, value in row.items() if name != column} for row, _ in placed]
     names = ("text_column", "pair_column", "label_column", "group_column", "task_kind", *EDITS)
     columns = {key: getattr(reading, key) for key in names}
     task = load_task({"train": own, "test": own}, name=name, strict=True, **columns)
