@@ -165,8 +165,8 @@ def read_data(source: Any, columns: ReadingOptions) -> list[Row]:
     rows: list[Row] = []
     if isinstance(source, Path):
         for name in TASK_KINDS.names():
-            if not source.is_dir() and (rows := TASK_KINDS.lookup(name)().unlabelled_rows(source, columns)):
-                return rows
+            if not source.is_dir() and (found := TASK_KINDS.lookup(name)().unlabelled_rows(source, columns)):
+                return found
         if ".txt" in source.suffixes:
             texts = [(number, decode_line(line)[0]) for number, line in read_numbered_lines(source, columns.encoding)]
             rows = [(f"{source}:{number}", {"text": text}) for number, text in texts if text.strip()]

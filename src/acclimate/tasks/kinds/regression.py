@@ -119,8 +119,8 @@ def _read_example(where: str, row: dict[str, Any], pair: bool, group: str | None
         raise RowError(where, "without a label")
     if (target := read_number(label)) is None:
         what = (
-            f"the label must be a number up to {LARGEST:g} such as 1010.5, without commas and units, not "
-            f"{label!r:.40}; classes need --task-kind classification"
+            f"the label must be a number up to {LARGEST:g}, not {label!r:.40}; write 1010.5 without commas and units "
+            "(classes need --task-kind classification)"
         )
         raise RowError(where, "whose label is no number", what)
     return NumberExample(parsed.text, parsed.second, target, group=group, row=short_place(where))

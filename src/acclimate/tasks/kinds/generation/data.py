@@ -137,7 +137,7 @@ def _hold_lists(rows: Sequence[Row], column: str) -> bool:
 
     An answer can itself be a list in JSON, which is a text if the file could hold lists.
     """
-    values, is_flat = cells(rows, column), bool(rows) and re.search(FLAT, rows[0][0]) is not None
+    values, is_flat = cells(rows, column), bool(rows) and FLAT.search(str(rows[0][0])) is not None
     if not is_flat and not column.lower().endswith("s"):
         values = [value for value in values if not isinstance(value, str)]
     return 2 * len(values) > len(rows) and are_lists(values)
