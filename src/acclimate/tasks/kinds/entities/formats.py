@@ -417,20 +417,20 @@ def find_brat_files(folder: Path) -> dict[str, list[Path]]:
     Raises:
         UserError: If one folder belongs to a split and another to none.
     """
-    found: dict[str, list[Path]] = {}
-    other: list[Path] = []
+    found: dict[str | None, list[Path]] = {}
     for file in sorted(folder.rglob("*.ann")):
         *parents, name = file.relative_to(folder).parts
-        if any(part.startswith(".") for part in (*parents, name)):
-            continue
-        split = next(iter(match_splits([" ".join(parents)], str(folder))), None) if parents else "train"
-        (other if split is None else found.setdefault(split, [])).append(file)
+        if not any(part.startswith(".") for part in (*parents, name)):
+            split = next(iter(match_splits([" ".join(parents)], str(folder))), None)
+            found.setdefault(split, []).append(file)
+    other = found.pop(None, [])
     if other and found:
         raise UserError(f"'{other[0]}' is in no folder of a split, as other files are; move it to train, dev or test.")
-    bare = [file for file in folder.rglob("*.txt") if not file.with_suffix(".ann").exists()] if other or found else []
+    splits = {split: files for split, files in found.items() if split} or ({"train": other} if other else {})
+    bare = [file for file in folder.rglob("*.txt") if not file.with_suffix(".ann").exists()] if splits else []
     if bare:
         warn_once(f"{len(bare):,} texts of '{folder}' have no .ann file, as '{bare[0].name}', and are not read.")
-    return found or ({"train": other} if other else {})
+    return splits
 
 
 def read_brat(file: Path) -> RawSentence:

@@ -137,10 +137,10 @@ def _hold_lists(rows: Sequence[Row], column: str) -> bool:
 
     An answer can itself be a list in JSON, which is a text if the file could hold lists.
     """
-    values, is_flat = cells(rows, column), bool(rows) and FLAT.search(str(rows[0][0])) is not None
-    if not is_flat and not column.lower().endswith("s"):
-        values = [value for value in values if not isinstance(value, str)]
-    return 2 * len(values) > len(rows) and are_lists(values)
+    filled, is_flat = cells(rows, column), bool(rows) and FLAT.search(str(rows[0][0])) is not None
+    is_parsed = is_flat or column.lower().endswith("s")
+    values = [value for value in filled if is_parsed or not isinstance(value, str)]
+    return 2 * len(values) > len(filled) and are_lists(values)
 
 
 def are_lists(values: Sequence[Any]) -> bool:
