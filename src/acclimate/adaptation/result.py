@@ -242,7 +242,7 @@ def _join(terms: Mapping[str, float]) -> str:
 def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
     """Create the working folder of a run, or keep the one of a killed run of the same configuration.
 
-    The folder of another run is set aside, next to it, for the case that its command is repeated.
+    The folder of another run is kept next to it, in case its command is run again.
     """
     if group.first:
         if work.is_dir() and read_manifest(work) != roundtrip_json(config):  # also if the manifest is damaged
@@ -262,7 +262,7 @@ def _set_aside(work: Path, config: dict[str, Any]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         work.rename(aside)
         log.warning(
-            "'%s' has what an interrupted run with other settings had done, for the case that it is repeated.", aside
+            "'%s' keeps the checkpoints of an interrupted run with other settings, in case it is run again.", aside
         )
     else:
         shutil.rmtree(work)

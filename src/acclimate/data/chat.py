@@ -18,6 +18,7 @@ import numpy as np
 
 from acclimate.base.errors import DamagedFileError, UserError, first_line
 from acclimate.base.limits import LimitedTemplate
+from acclimate.data.csv_reader import CHAT_COLUMNS
 from acclimate.data.documents import CorpusReport
 from acclimate.data.opening import detect_format
 from acclimate.data.readers import BLANK, LostRest, read_json_rows
@@ -128,7 +129,7 @@ def _is_empty(value: object) -> bool:
 
 def _list_turns(row: dict[Any, Any]) -> tuple[list[Any], tuple[str, ...]]:
     """Return the turns of a row as they are, and the keys that they are from."""
-    for key in ("messages", "conversations"):
+    for key in CHAT_COLUMNS:
         if key in row:
             if not isinstance(row[key], list):
                 raise ValueError(f"'{key}' is not a list but a {type(row[key]).__name__}")

@@ -28,6 +28,8 @@ TEXT_NAMES = (
     *("utterance", "abstract", "headline", "paragraph", "passage", "question", "query"),
 )
 """Usual names of the column of the text, in lower case; the order has no meaning."""
+CHAT_COLUMNS = ("messages", "conversations")
+"""Names of the column of the turns of a conversation."""
 TITLE_NAMES = ("subject", "title", "headline", "betreff", "titel")
 """Usual names of a column that belongs to the text, in lower case."""
 _reported: set[tuple[str, ...]] = set()
@@ -38,7 +40,7 @@ def missing_column_error(where: object, text_column: str, columns: Iterable[str]
     """Make the error for a source without the text column."""
     names = [column.encode("utf-8", "replace").decode("utf-8") for column in columns]
     available = ", ".join(f"'{name}'" for name in names) or "none"
-    if chats := next((name for name in ("messages", "conversations") if name in names), None):
+    if chats := next((name for name in CHAT_COLUMNS if name in names), None):
         return UserError(
             f"'{where}' has no column '{text_column}'. Its column '{chats}' holds conversations, which are read next "
             "to a corpus: --replay chat:FILE. To read another column as text, name it with --text-column."

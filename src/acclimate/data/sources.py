@@ -32,7 +32,7 @@ MAX_FULLY_HASHED_BYTES = 1 << 28
 _HASH_CHUNK_BYTES = 1 << 20
 MAX_PATH_BYTES = 4096  # what systems allow; a longer name is a text
 SPEC_KEYS = ("path", "text_column", "encoding")
-DATASET_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
+DATASET_FILES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 """Files that ``datasets`` saves with the rows."""
 ACCOUNT_ENDING = ".account.json"
 """Ending of the name of the report next to a text that selections made."""
@@ -230,6 +230,11 @@ class ListSource:
         return f"memory {state.hexdigest()}"
 
 
+def is_metadata(name: str) -> bool:
+    """Return whether a file of this name is written next to the rows of a dataset or a selected text."""
+    return name in DATASET_FILES or name.endswith(ACCOUNT_ENDING)
+
+
 def is_source(name: str) -> bool:
     """Return whether a string is the name of a dataset, an existing file or folder, or looks like one."""
     path, _, column = name.rpartition(":")
@@ -423,7 +428,7 @@ def _list_files(folder: Path, text_column: str) -> list[Path]:
                     continue
                 if os.path.isdir(entry.path):  # unlike entry.is_dir(), False for a link to itself
                     folders.append(entry.path)
-                elif entry.name not in DATASET_FILES and not entry.name.endswith(ACCOUNT_ENDING):
+                elif not is_metadata(entry.name):
                     (found if _is_read(path, text_column) else others).append(path)
     if not found and (unread := [path for path in sorted(others) if missing_extra(detect_format(path))]):
         check_extra(unread[0])

@@ -46,7 +46,7 @@ def still_falls(losses: Sequence[float]) -> bool:
     first, _, third, last = np.array_split(values, 4)
     fall, late = first.mean() - last.mean(), third.mean() - last.mean()
     whole, error = (np.sqrt(one.var(ddof=1) / len(one) + last.var(ddof=1) / len(last)) for one in (first, third))
-    # A loss that ends where its first quarter is has not fallen, whatever a bump before the end looks like.
+    # If the last quarter is like the first, the loss has not fallen: there was a bump before the end.
     is_steep = late > LATE_SHARE * fall and fall > SIGNIFICANT * whole and late > SIGNIFICANT * error
     return bool(is_steep and last.mean() > LEFT * values[0])
 

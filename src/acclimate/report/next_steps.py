@@ -54,10 +54,14 @@ def next_steps(results: StudyResults, folder: Path | None = None) -> list[Step]:
 
 def learning_words(results: StudyResults, folder: Path) -> list[str]:
     """Return the command, after ``acclimate``, that trains models which have not learned longer; none if all have."""
-    rows = [
-        row for row in results.scores if row.collapsed or (row.comparison and row.comparison.verdict == NOT_LEARNED)
-    ]
+    rows = _unlearned(results)
     return shlex.split(_learn(_Study(results, folder), rows).commands[0])[1:] if rows else []
+
+
+def _unlearned(results: StudyResults) -> list[ScoreRow]:
+    """Return the scores of models that have not learned their task."""
+    found = ((row, row.comparison) for row in results.scores)
+    return [row for row, entry in found if row.collapsed or (entry and entry.verdict == NOT_LEARNED)]
 
 
 def predict_words(results: StudyResults, folder: Path) -> list[str]:
@@ -171,9 +175,7 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
     by_verdict: dict[str, list[tuple[ScoreRow, Comparison]]] = {}
     for row, entry in compared:
         by_verdict.setdefault(entry.verdict, []).append((row, entry))
-    missed = [row for row, _ in by_verdict.get(NOT_LEARNED, ())]
-    unlearned = missed + [row for row in results.scores if row.collapsed and row not in missed]
-    if unlearned:
+    if unlearned := _unlearned(results):
         yield _learn(study, unlearned)
     if WITHHELD in by_verdict:
         seeds = max((len(row.seeds) for row, _ in by_verdict[WITHHELD]), default=1)

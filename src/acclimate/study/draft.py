@@ -253,7 +253,7 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
 
 def _is_copy_of_quick(path: Path) -> bool:
     """Return whether a study file is the copy that ``--quick`` has left, which the full study replaces."""
-    return path.read_text(encoding="utf-8").startswith(COPY) and (path.parent / QUICK_FILE).exists()
+    return is_copy(path) and (path.parent / QUICK_FILE).exists()
 
 
 def study_path(options: StudyOptions, out: Path) -> Path:

@@ -88,6 +88,8 @@ class Examples(Generic[ExampleT]):
     scored_by: ClassVar[type[Scoring]]
     no_negative: ClassVar[str] = "has no labels"
     """Why ``negative`` does not apply."""
+    contrasts_in_batch: ClassVar[bool] = False
+    """Whether examples of a step are contrasted with each other, so that the loss of a smaller last step is lower."""
 
     name: str
     train: list[ExampleT]

@@ -162,15 +162,14 @@ def read_data(source: Any, columns: ReadingOptions) -> list[Row]:
     Raises:
         UserError: If the source cannot be read, or holds no rows.
     """
-    rows: list[Row] = []
-    if isinstance(source, Path):
+    if isinstance(source, Path) and not source.is_dir():
         for name in TASK_KINDS.names():
-            if not source.is_dir() and (found := TASK_KINDS.lookup(name)().unlabelled_rows(source, columns)):
+            if found := TASK_KINDS.lookup(name)().unlabelled_rows(source, columns):
                 return found
-        if ".txt" in source.suffixes:
-            texts = [(number, decode_line(line)[0]) for number, line in read_numbered_lines(source, columns.encoding)]
-            rows = [(f"{source}:{number}", {"text": text}) for number, text in texts if text.strip()]
-    if not (isinstance(source, Path) and ".txt" in source.suffixes):
+    if isinstance(source, Path) and ".txt" in source.suffixes:
+        texts = [(number, decode_line(line)[0]) for number, line in read_numbered_lines(source, columns.encoding)]
+        rows = [(f"{source}:{number}", {"text": text}) for number, text in texts if text.strip()]
+    else:
         rows = read_every_row(source, "data", columns)
     if not rows:
         raise UserError("The data hold no rows.")

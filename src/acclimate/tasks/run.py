@@ -155,8 +155,7 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
             "steps": trained.steps,
             "epoch": trained.epoch,
             "train_loss": trained.loss,
-            # The last step may contrast fewer texts than the others, which lowers its loss.
-            "losses": bin_losses(trained.log[: -1 if task.task_kind == "retrieval" else None]),
+            "losses": bin_losses(trained.log[: -1 if task.contrasts_in_batch else None]),
             "precision": self.precision,
             "kind": scoring.name,
             "scoring": scoring.details(),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -33,8 +32,9 @@ from acclimate.data.rows import (
     name_classes,
     read_rows,
 )
+from acclimate.data.sources import is_metadata
 from acclimate.tasks.groups import find_grouping
-from acclimate.tasks.kinds.classification.labels import plain_value
+from acclimate.tasks.kinds.classification.labels import plain_or_given
 from acclimate.tasks.readers import (
     FORMATS,
     SPLITS,
@@ -74,8 +74,6 @@ CONVERSATION_NAMES = {"messages", "conversations", "instruction", "chosen", "rej
 """Columns of conversations, instructions and preferences, in lower case."""
 FEW_ROWS = 20
 """With fewer rows than this, values do not show that labels are no classes."""
-SAVED_SETTINGS = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
-"""What ``datasets`` writes next to the rows."""
 HEADER_ROWS = 10
 """First rows among which a header can be, under other lines."""
 SPLIT_COLUMN = "split"
@@ -348,9 +346,7 @@ def _check_label(chosen: Mapping[str, str], rows: Sequence[Row]) -> None:
     """
     text, label = chosen["text"], chosen["label"]
     values = []
-    for value in cells(rows, label):
-        with suppress(RowError):
-            value = plain_value("", value)
+    for value in map(plain_or_given, cells(rows, label)):
         values += value if isinstance(value, list) else [value]
     if len(values) < FEW_ROWS or not are_texts(values) or 2 * len(set(map(str, values))) < len(values):
         return
@@ -409,7 +405,7 @@ def _read_folder(folder: Path, options: ReadingOptions) -> Tables:
 
 
 def split_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split of a folder, whose names are or else contain its name; report the others.
+    """Return the files of each split of a folder, by names that are or contain the split's; report unread tables.
 
     Raises:
         UserError: If there is no train file, or there are several files for a split.
@@ -425,8 +421,9 @@ def split_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _tables(folder: Path) -> list[Path]:
+    """Return the files of a folder, in order, that have the ending of a table, without hidden ones and metadata."""
     files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))
-    return [file for file in files if file.name.lower().endswith(ENDINGS) and file.name not in SAVED_SETTINGS]
+    return [file for file in files if file.name.lower().endswith(ENDINGS) and not is_metadata(file.name)]
 
 
 def _guess_files(folder: Path, known: Mapping[str, list[Path]]) -> dict[str, list[Path]]:

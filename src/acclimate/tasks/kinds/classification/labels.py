@@ -106,6 +106,13 @@ def plain_value(where: str, value: Any) -> Any:
     return value
 
 
+def plain_or_given(value: Any) -> Any:
+    """Return :func:`plain_value`, or the value as it is if it only looks like a list, as a text in brackets does."""
+    with suppress(RowError):
+        return plain_value("", value)
+    return value
+
+
 def _has_adjacent_strings(text: str) -> bool:
     """Return whether Python joins strings of a list, as in a printed array, which has no commas."""
     kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type != tokenize.NL]
@@ -116,8 +123,8 @@ def leave_out_unlabelled(name: str, rows: Mapping[str, list[Row]], strict: bool 
     """Return the rows that have a label; report the number of the others, whatever their share.
 
     A row has none where the label is a :class:`acclimate.tasks.readers.NoLabel`, or one of :data:`NO_CLASS` while
-    labels of train are words, or one of :data:`ABSENT` while they are not, or -100, which libraries leave out of a
-    loss.
+    labels of train are words, or one of :data:`ABSENT` while they are numbers, or -100, which libraries leave out of
+    a loss.
 
     Raises:
         UserError: If there is such a row and the reading is strict.

@@ -71,7 +71,7 @@ OTHER_ENDINGS = (".txt", ".tsv")
 BRAT_ENTITY = re.compile(r"T\S*\t(?P<type>\S+) (?P<start>\d+)(?P<parts>( \d+;\d+)*) (?P<end>\d+)(\t(?P<text>.*))?")
 """Line of an entity in the annotations of brat, perhaps of several parts."""
 WORD_NUMBER = re.compile(r"\d+([-.]\d+)?")
-"""Number of a word in CoNLL-U; a range for a word that is divided, a fraction for one that was left out."""
+"""Number of a word in CoNLL-U, also the range of a multiword token (``5-6``) and that of an empty node (``5.1``)."""
 CHECKED = 100
 """Rows, or lines, that show the format."""
 MIN_DISTINCT_WORDS = 10
@@ -405,7 +405,7 @@ def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> R
 
 
 def _shows(text: str, annotations: Any) -> bool:
-    """Return whether a text has what annotations of Label Studio show for their spans, of which there is one."""
+    """Return whether a text has the words of all spans of Label Studio at their offsets; False without any span."""
     results = [one for entry in _list(annotations) if isinstance(entry, Mapping) for one in _list(entry.get("result"))]
     found = [span for span in map(_span_of, results) if span is not None and isinstance(span[3], str)]
     return bool(found) and all(_one_type(span[:2], (int,)) and text[span[0] : span[1]] == span[3] for span in found)
@@ -515,8 +515,8 @@ def read_columns(
 
     A blank line ends a sentence, and ``-DOCSTART-`` begins a document; a single one separates nothing. Columns are
     separated by tabs if a line has any, else by blanks. Lines that start with ``#`` and have no tag are comments.
-    If the first column numbers the words, as in CoNLL-U and GermEval, the second is the word; lines whose number is a
-    range (``5-6``), a word that the lines after it divide, or a fraction, a word that was left out, are not words.
+    If the first column numbers the words, as in CoNLL-U and GermEval, the second is the word; multiword tokens
+    (``5-6``), whose words follow, and empty nodes (``5.1``) are skipped.
 
     Args:
         path: The file.
@@ -547,7 +547,7 @@ def read_columns(
         kept = [(document, list(filter(_is_word, lines))) for document, lines in blocks]
         blocks = [block for block in kept if block[1]]
         without = len(rows) - sum(len(lines) for _, lines in blocks)
-        skipped = f"; lines of ranges and of left-out words are skipped ({without:,})" if without else ""
+        skipped = f"; {without:,} lines of multiword tokens and empty nodes are skipped" if without else ""
         warn_once(f"'{path}' numbers words in its first column, so the second is read as the word{skipped}.")
     _check_tags(path, rows)
     read = partial(_read_block, path, int(is_numbered))

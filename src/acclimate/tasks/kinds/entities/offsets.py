@@ -16,7 +16,6 @@ from acclimate.tasks.kinds.entities.data import WORD, Entity, RawSentence
 
 MAX_SHARE = 0.25
 """Another unit is taken if it leaves at most this share of the entities that do not fit as characters."""
-
 MAX_MISFITS = 0.1
 """Share of entities that do not begin and end at words above which a warning says so."""
 
@@ -92,7 +91,7 @@ def _convert(row: RawSentence, encoding: str, size: int) -> RawSentence:
     return replace(row, spans=spans)
 
 
-def _divide_line_ends(row: RawSentence) -> RawSentence:
+def _merge_line_ends(row: RawSentence) -> RawSentence:
     """Return a row whose spans count a line end as two characters, with spans that count one."""
     text = row.text or ""
     if "\n" not in text or "\r" in text:
@@ -126,7 +125,7 @@ def _misfits(pair: tuple[RawSentence, RawSentence], side: int) -> int:
 READINGS: dict[str, Callable[[RawSentence], RawSentence]] = {
     "count UTF-16 units, as JavaScript does": partial(_convert, encoding="utf-16-le", size=2),
     "count bytes of UTF-8": partial(_convert, encoding="utf-8", size=1),
-    "count line ends as two characters": _divide_line_ends,
+    "count line ends as two characters": _merge_line_ends,
     "end with their last character": _include_end,
 }
 """Other readings of spans, in the order in which they are tried."""

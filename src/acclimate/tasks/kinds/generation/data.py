@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
+from acclimate.data.opening import EXCEL, detect_format
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import (
     MAX_LEFT_OUT,
@@ -29,7 +28,7 @@ from acclimate.evaluation.answers import SCORE, AnswerScoring, measurable
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.kinds.classification.labels import plain_value
+from acclimate.tasks.kinds.classification.labels import plain_or_given, plain_value
 from acclimate.tasks.readers import SPLITS, fold_text, report_kind, report_unused
 from acclimate.tasks.sources import Table, start_left_out
 from acclimate.tasks.values import are_classes, are_scores, are_tags, cells, label_like
@@ -48,8 +47,8 @@ ASKING = ("prompt", "instruction", "problem")
 """Columns of prompts that nobody searches passages for, next to which one answer is a reference."""
 OTHER_KINDS = ("choices", "options", "endings", "candidates", "chosen", "rejected", "tokens", "spans", "entities")
 """Columns that show that rows are of another kind."""
-FLAT = re.compile(r"\.(csv|tsv|tab|xlsx?)\b", re.IGNORECASE)
-"""What the place of a row in a file contains whose cells cannot hold lists."""
+FLAT = (".csv", ".tsv", EXCEL)
+"""Formats of which the cells cannot hold lists."""
 ALIASES = ("text", "value", "normalized_value", "aliases")
 """Keys of answers, as in SQuAD and TriviaQA."""
 
@@ -133,11 +132,13 @@ def find_columns(rows: Sequence[Row], options: ReadingOptions, unanswered: bool 
 
 
 def _hold_lists(rows: Sequence[Row], column: str) -> bool:
-    """Return whether a column holds lists of answers; as text only where the file or the column says so.
+    """Return whether a column holds lists of answers.
 
-    An answer can itself be a list in JSON, which is a text if the file could hold lists.
+    Lists that are written as text count only in a format without lists, or in a column with a name in the plural:
+    elsewhere, an answer in JSON is one answer.
     """
-    filled, is_flat = cells(rows, column), bool(rows) and FLAT.search(str(rows[0][0])) is not None
+    filled = cells(rows, column)
+    is_flat = any(detect_format(Path(str(where).rpartition(":")[0])) in FLAT for where, _ in rows[:1])
     is_parsed = is_flat or column.lower().endswith("s")
     values = [value for value in filled if is_parsed or not isinstance(value, str)]
     return 2 * len(values) > len(filled) and are_lists(values)
@@ -145,13 +146,7 @@ def _hold_lists(rows: Sequence[Row], column: str) -> bool:
 
 def are_lists(values: Sequence[Any]) -> bool:
     """Return whether values are lists or dictionaries, which may be written as text; a fifth may be something else."""
-    return bool(values) and _are_mostly([_plain(value) for value in values], list | tuple | Mapping)
-
-
-def _plain(value: Any) -> Any:
-    with suppress(RowError):
-        return plain_value("", value)
-    return value
+    return bool(values) and _are_mostly([plain_or_given(value) for value in values], list | tuple | Mapping)
 
 
 def holds_prompts(rows: Sequence[Row], options: ReadingOptions) -> bool:
@@ -169,7 +164,7 @@ def holds_prompts(rows: Sequence[Row], options: ReadingOptions) -> bool:
     references = next((lower[name] for name in (*REFERENCE_NAMES, "answer") if name in lower), None)
     if question is None or references is None or references == question:
         return False
-    asked, values = cells(rows, question), [_plain(value) for value in cells(rows, references)]
+    asked, values = cells(rows, question), [plain_or_given(value) for value in cells(rows, references)]
     every = [answer for value in values for answer in _texts(value, strict=False)]
     rest = [name for name in column_names(rows) if name not in (question, references, options.pair_column)]
     if not every or are_classes(every) or are_tags(every) or label_like(rows, rest) or not _are_mostly(asked, str):

@@ -22,7 +22,7 @@ from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.drawing import Link, link_rows
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.kinds.classification.labels import plain_value
+from acclimate.tasks.kinds.classification.labels import plain_or_given
 from acclimate.tasks.readers import SPLITS, find_split_files, report_kind, report_unused
 from acclimate.tasks.sources import ENDINGS, Table, match_splits, read_tables, split_files
 from acclimate.tasks.values import are_texts, cells
@@ -380,8 +380,7 @@ def _parse_cell(value: Any) -> Any:
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
-        with suppress(RowError):
-            return plain_value("", value)  # as Python writes it
+        return plain_or_given(value)  # as Python writes it
     if isinstance(value, Mapping):
         return {name: cell.tolist() if hasattr(cell, "tolist") else cell for name, cell in value.items()}
     return value

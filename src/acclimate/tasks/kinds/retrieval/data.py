@@ -31,7 +31,7 @@ from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping, group_text
-from acclimate.tasks.kinds.classification.labels import plain_value
+from acclimate.tasks.kinds.classification.labels import plain_or_given
 from acclimate.tasks.readers import SPLITS, fold_text, report_kind, report_unused
 from acclimate.tasks.sources import LABEL_NAMES, PAIR_NAMES, SCORE_NAMES, Table, read_tables, start_left_out
 from acclimate.tasks.values import (
@@ -143,6 +143,7 @@ class RetrievalTask(Examples[Query]):
     default_length: ClassVar[int] = 256
     """Default maximum tokens per query or document."""
     items: ClassVar[str] = "queries"
+    contrasts_in_batch: ClassVar[bool] = True
     scored_by: ClassVar[type[Scoring]] = RetrievalScoring
 
     _: KW_ONLY
@@ -363,9 +364,7 @@ def usual_query(names: Collection[str]) -> str | None:
 
 
 def read_passages(rows: Iterable[Row], left: LeftOut) -> dict[str, str]:
-    """Return passages by id: the column ``_id`` or ``id``, or that of a passage; else the number of the row.
-
-    Without one of :data:`ID_NAMES`, the only column that ends in ``_id`` is that of the passage.
+    """Return passages by id: the first of :data:`ID_NAMES`, a single column that ends in ``_id``, or the row number.
 
     Args:
         rows: Rows with a column ``text``, ``passage``, ``document`` or ``content``, and perhaps a ``title``, which
@@ -659,9 +658,7 @@ def _read_pair(columns: PairColumns, row: Row) -> Pair:
             if key not in columns.passages:
                 raise RowError(where, "with an unknown passage", f"there is no passage with the id '{key}'")
             value = columns.passages[key]
-        if part != "query":
-            with suppress(RowError):  # a text in brackets
-                value = plain_value(where, value)
+        value = value if part == "query" else plain_or_given(value)
         several = value if isinstance(value, list) and value and part != "query" else [value]
         parts[part] = [check_text(where, text, part) for text in several]
     grade = 1.0
